@@ -317,6 +317,7 @@ class Changes:
 
     def _note(self, fact: Fact) -> None:
         """Take a fact, in the middle of a change."""
+        is_whole = False
         if not is_reserved(fact.channel):
             at_us = self._wall_us()
             is_whole = type(fact) is SegmentClosed and fact.state in WHOLE
@@ -330,7 +331,11 @@ class Changes:
                 if self.listeners:
                     self._hear(entry)
         if self._archive is None:
-            self.tell(fact.index)
+            if is_whole:
+                self._applied = len(self._log)  # it changes no table, and most facts are of its kind
+            else:
+                self._apply(len(self._log))
+            self._tell(fact.index)
 
     def add(self, rows: Iterable[FactRow], worker: int, position: Position, *, gap: bool = False) -> None:
         """Take facts that have happened in another worker of the server, in their order: they get the next indexes.
@@ -381,6 +386,9 @@ class Changes:
     def tell(self, index: int) -> None:
         """Let followers read the facts up to this index: storage, if there is any, has them."""
         self._apply(bisect_right(self._log, index, self._applied, key=_INDEX))
+        self._tell(index)
+
+    def _tell(self, index: int) -> None:
         self.index = index
         if self.watchers or self._news is not None:
             self._wake_soon()
@@ -388,13 +396,13 @@ class Changes:
     def _apply(self, count: int) -> None:
         """Apply the facts at the beginning of the log, up to this number of them, to the table of live channels."""
         for entry in self._log[self._applied : count]:
-            match entry:
-                case Change(kind="added"):
-                    self._live[entry.channel] = LiveChannel(
-                        entry.channel, entry.epoch, entry.time, entry.content_type or ""
-                    )
-                case Change(kind="removed"):
-                    self._live.pop(entry.channel, None)
+            if type(entry) is not Change:
+                continue
+            if entry.kind == "added":
+                content_type = entry.content_type or ""
+                self._live[entry.channel] = LiveChannel(entry.channel, entry.epoch, entry.time, content_type)
+            elif entry.kind == "removed":
+                self._live.pop(entry.channel, None)
         self._applied = max(self._applied, count)
 
     def _hear(self, change: Change) -> None:

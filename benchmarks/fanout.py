@@ -21,20 +21,18 @@ if __name__ == "__main__":
 
 from rich.console import Console
 
-from benchmarks.references import go_livepeer, nchan
 from benchmarks.report import Series, print_series, verdicts
 from benchmarks.scenarios import SCENARIOS, Idle, Scenario, quick, to_json
 from benchmarks.servers import (
     FASTAPI,
     FLOOR,
-    GO,
-    NCHAN,
     STREAMS,
     BenchmarkError,
     Contender,
     Cores,
     measure,
     raise_file_limit,
+    references,
     tricklecast,
 )
 
@@ -101,15 +99,14 @@ def to_report(plan: Plan, found: list[Series]) -> dict[str, Any]:
     }
 
 
-def plan_from(arguments: argparse.Namespace) -> Plan:
+def plan_from(arguments: argparse.Namespace, console: Console) -> Plan:
     """What the command line asks for."""
     chosen = {name: SCENARIOS[name] for name in arguments.only or SCENARIOS}
     if arguments.quick:
         chosen = {name: quick(scenario) for name, scenario in chosen.items()}
     others = [other.partition("=") for other in arguments.beside]
     checkouts = [tricklecast(label, Path(root).resolve()) for label, _, root in others]
-    peers = [peer for peer, reason in ((NCHAN, nchan.missing()), (GO, go_livepeer.missing())) if reason is None]
-    contenders = (FLOOR, *peers, tricklecast(), STREAMS, *checkouts, FASTAPI)
+    contenders = (FLOOR, *references(console), tricklecast(), STREAMS, *checkouts, FASTAPI)
     return Plan(chosen, contenders, 1 if arguments.quick else arguments.rounds, Cores.choose())
 
 
@@ -133,7 +130,7 @@ def _arguments() -> argparse.Namespace:
 
 def main() -> int:
     """Run what the command line asks for; returns the exit code."""
-    plan = plan_from(arguments := _arguments())
+    arguments = _arguments()
     if sys.platform != "linux":
         sys.stderr.write("fanout: it reads the clocks of other processes, which needs Linux\n")
         return 1
@@ -141,12 +138,10 @@ def main() -> int:
     # Told to stop, it must still stop the server that it has started.
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(128 + signal.SIGTERM))
     console = Console(width=None if sys.stdout.isatty() else 160, highlight=False)
+    plan = plan_from(arguments, console)
     cores = plan.cores
     pinned = "nothing is pinned" if cores.server is None else f"server on core {cores.server}, load on {cores.load}"
     console.print(f"{plan.rounds} round(s); {pinned}; load average {os.getloadavg()[0]:.1f} at the start")
-    for peer, reason in ((NCHAN, nchan.missing()), (GO, go_livepeer.missing())):
-        if reason is not None:
-            console.print(f"{peer.name} is left out: {reason}", markup=False)
     begun = time.monotonic()
     try:
         found = run(plan, console)

@@ -11,7 +11,7 @@ import os
 import signal
 import sys
 import time
-from collections.abc import Iterable
+from collections.abc import Sequence
 from pathlib import Path
 
 if __name__ == "__main__":
@@ -22,16 +22,30 @@ from rich.console import Console
 from benchmarks.pressure.bounds import Sample
 from benchmarks.pressure.report import Found, print_found
 from benchmarks.pressure.sections import QUICK, SECTIONS, Section, Size
-from benchmarks.servers import BenchmarkError, Cores, measure, raise_file_limit, tricklecast
+from benchmarks.servers import (
+    FLOOR,
+    BenchmarkError,
+    Contender,
+    Cores,
+    measure,
+    raise_file_limit,
+    references,
+    tricklecast,
+)
 
 ROUNDS = 3
 
 
-def run(name: str, section: Section, rounds: int, cores: Cores, console: Console) -> Found:
+def run(
+    name: str, section: Section, rounds: int, cores: Cores, console: Console, others: Sequence[Contender] = ()
+) -> Found:
     """Run a section: in each round every case once, so that a disturbance meets all of them.
 
+    Args:
+        others: servers that are measured, too, where the section compares them. One that fails is noted.
+
     Raises:
-        BenchmarkError: a run did not work.
+        BenchmarkError: a run of tricklecast did not work.
     """
     found = Found(name, section)
     for number in range(1, 1 + min(rounds, section.rounds or rounds)):
@@ -39,18 +53,15 @@ def run(name: str, section: Section, rounds: int, cores: Cores, console: Console
         for label, case in section.cases.items():
             with console.status(f"{name}: {label}, round {number}"):
                 samples[label] = measure(tricklecast(settings=case.settings), case.scenario, cores)
+            for other in others if section.compared else ():
+                with console.status(f"{name}: {label}, {other.name}, round {number}"):
+                    try:
+                        samples[f"{label}, {other.name}"] = measure(other, case.scenario, cores)
+                    except BenchmarkError as error:
+                        console.print(f"! {label}: {other.name} failed in round {number}: {error}", markup=False)
         found.rounds.append(samples)
     print_found(console, found)
     return found
-
-
-def run_all(names: Iterable[str], size: Size, rounds: int, cores: Cores, console: Console) -> list[Found]:
-    """Run the sections of these names.
-
-    Raises:
-        BenchmarkError: a run did not work.
-    """
-    return [run(name, SECTIONS[name](size), rounds, cores, console) for name in names]
 
 
 def _arguments() -> argparse.Namespace:
@@ -77,10 +88,12 @@ def main() -> int:
     console = Console(width=None if sys.stdout.isatty() else 160, highlight=False)
     console.print(f"load average {os.getloadavg()[0]:.1f} at the start")
     begun = time.monotonic()
+    others = [FLOOR, *references(console)]
     rounds = 1 if arguments.quick else arguments.rounds
     size = QUICK if arguments.quick else Size()
     try:
-        found = run_all(arguments.only or SECTIONS, size, rounds, Cores.choose(), console)
+        names, cores = arguments.only or SECTIONS, Cores.choose()
+        found = [run(name, SECTIONS[name](size), rounds, cores, console, others) for name in names]
     except BenchmarkError as error:
         sys.stderr.write(f"overload: {error}\n")
         return 1

@@ -9,10 +9,10 @@ from statistics import median
 from rich.console import Console
 from rich.table import Table
 
-from benchmarks.scenarios import EXPECTATIONS, Exchanges, Expectation, Idle, Repeat, Scenario, Stream
+from benchmarks.scenarios import EXPECTATIONS, Audience, Exchanges, Expectation, Idle, Repeat, Scenario, Stream
 
 Sample = dict[str, float]
-COST = {Stream: "cpu_us", Exchanges: "cpu_us", Idle: "kb", Repeat: "cpu_us"}
+COST = {Stream: "cpu_us", Exchanges: "cpu_us", Idle: "kb", Repeat: "cpu_us", Audience: "server_busy"}
 """Which figure of a sample is the one that is compared."""
 
 BUSY = 0.9
@@ -110,6 +110,8 @@ def describe(series: Series) -> str:
             return f"{series.name}: {readers} readers that wait"
         case Repeat(clients=clients, ask=ask):
             return f"{series.name}: {clients} clients ask for what is {ask}, again and again"
+        case Audience(readers=readers, way=way):
+            return f"{series.name}: {readers} readers ({way})"
 
 
 def print_series(console: Console, series: Series) -> None:

@@ -16,6 +16,9 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
+from rich.console import Console
+
+from benchmarks.references import go_livepeer, nchan
 from benchmarks.scenarios import Dialect, Exchanges, Idle, Scenario, Stream, to_json
 
 ROOT = Path(__file__).resolve().parent.parent
@@ -74,6 +77,17 @@ FLOOR = Contender("floor", "benchmarks.references.floor", dialect=Dialect.BARE)
 NCHAN = Contender("nchan", "benchmarks.references.nchan", dialect=Dialect.NCHAN, scenarios=(Stream, Idle), worker=True)
 GO = Contender("go", "benchmarks.references.go_livepeer")
 FASTAPI = Contender("fastapi", "benchmarks.references.fastapi_streaming")
+
+
+def references(console: Console) -> list[Contender]:
+    """nchan and Go, where they can be had; of the others the console is told why they cannot."""
+    found = []
+    for peer, reason in ((NCHAN, nchan.missing()), (GO, go_livepeer.missing())):
+        if reason is None:
+            found.append(peer)
+        else:
+            console.print(f"{peer.name} is left out: {reason}", markup=False)
+    return found
 
 
 @dataclass(frozen=True, slots=True)

@@ -5,7 +5,9 @@ it puts those of the tests into ``.venv/npm/`` as well. Neither folder is in git
 fetched again.
 
 The build of a wheel does the same first (a hatch build hook), so that users need neither npm nor a build step. An
-sdist holds the files, so that a build from an sdist needs no network.
+sdist holds the files, so that a build from an sdist needs no network. If the build is to compile the hot path
+(docs/adr/0047), the hook says first if there is no compiler, and removes what was compiled when it is in the wheel:
+Python would go on with it in place of sources that have changed since.
 """
 
 from __future__ import annotations
@@ -15,7 +17,10 @@ import fnmatch
 import hashlib
 import io
 import os
+import shlex
+import shutil
 import sys
+import sysconfig
 import tarfile
 import tomllib
 import urllib.error
@@ -94,14 +99,49 @@ def _fetch(name: str, version: str, integrity: str) -> bytes:
     return data
 
 
-class VendorHook(BuildHookInterface):  # type: ignore[type-arg, unused-ignore]
-    """Fetches the product's packages before hatch builds."""
+class CannotCompile(Exception):
+    """The hot path is to be compiled, and something is missing for that."""
+
+
+def check_compiler() -> None:
+    """Find the C compiler that setuptools would call, and Python's headers.
+
+    Raises:
+        CannotCompile: one of them is not there.
+    """
+    command = os.environ.get("CC") or sysconfig.get_config_var("CC") or "cc"
+    missing = []
+    if shutil.which(shlex.split(command)[0]) is None:
+        missing.append(f"the C compiler {command}")
+    if not (header := Path(sysconfig.get_path("include"), "Python.h")).is_file():
+        missing.append(str(header))
+    if missing:
+        raise CannotCompile(
+            f"HATCH_BUILD_HOOKS_ENABLE compiles the hot path, and this is missing: {', '.join(missing)}. "
+            "Install it (Debian: apt-get install gcc python3-dev), or unset HATCH_BUILD_HOOKS_ENABLE: "
+            "tricklecast needs no compiler"
+        )
+
+
+class Hook(BuildHookInterface):  # type: ignore[type-arg, unused-ignore]
+    """Fetches the product's packages before hatch builds, and looks after a build that compiles."""
 
     PLUGIN_NAME = "custom"
 
     def initialize(self, version: str, build_data: dict[str, Any]) -> None:
-        """Called by hatch before each build."""
+        """Called by hatch before each build, and before the hook that compiles."""
+        if "mypyc" in self.build_config.hook_config:
+            check_compiler()
         vendor(PRODUCT, tomllib.loads(PINS.read_text())["product"])
+
+    def finalize(self, version: str, build_data: dict[str, Any], artifact_path: str) -> None:
+        """Called by hatch after each build. An editable install goes on to use what was compiled."""
+        if version != "editable" and "mypyc" in self.build_config.hook_config:
+            for pattern in build_data["artifacts"]:
+                for compiled in ROOT.glob(pattern.lstrip("/")):
+                    compiled.unlink()
+            for compiled in build_data["force_include"]:
+                Path(compiled).unlink()
 
 
 def main(arguments: list[str]) -> int:

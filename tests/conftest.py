@@ -4,23 +4,22 @@ from __future__ import annotations
 
 import atexit
 import gc
-import importlib.util
 import os
 import signal
 from collections.abc import Iterator
 from functools import cache
 
 import httpx
+import httpx._config
 import httpx._transports.default
 import pytest
 from hypothesis import HealthCheck, settings
 
+from tests.support.compiled import needs_interpreter
 from tests.support.one_spark import pytest_collection_modifyitems, pytest_xdist_make_scheduler
+from tests.support.waiting import WITHIN_S
 
 __all__ = ["pytest_collection_modifyitems", "pytest_xdist_make_scheduler"]
-
-SEGMENT = importlib.util.find_spec("tricklecast.app.core.segment")
-COMPILED = SEGMENT is not None and SEGMENT.origin is not None and not SEGMENT.origin.endswith(".py")
 
 # The same examples on every machine, however slow it is: a red run is a change of the code.
 settings.register_profile("same", derandomize=True, deadline=None, suppress_health_check=[HealthCheck.too_slow])
@@ -28,6 +27,10 @@ settings.load_profile("same")
 
 # A client of httpx reads the certificates of all authorities, which takes 20 ms: one reading is enough for all clients.
 httpx._transports.default.create_ssl_context = cache(httpx.create_ssl_context)  # type: ignore[attr-defined]
+
+# It gives up after 5 s without an answer, which a busy machine may take.
+for part in ("connect", "read", "write", "pool"):
+    setattr(httpx._config.DEFAULT_TIMEOUT_CONFIG, part, WITHIN_S)
 
 # A shell ignores SIGINT for what it starts in the background, and nohup ignores SIGHUP; the tests send both.
 signal.signal(signal.SIGINT, signal.default_int_handler)
@@ -46,8 +49,8 @@ def pytest_collection() -> Iterator[None]:
 
 def pytest_runtest_setup(item: pytest.Item) -> None:
     """Where the hot path is compiled (`scripts/compile`), some tests cannot do to it what they do."""
-    if COMPILED and item.get_closest_marker("interpreted"):
-        pytest.skip("the hot path is compiled")
+    if item.get_closest_marker("interpreted"):
+        needs_interpreter()
 
 
 def pytest_runtest_teardown() -> None:

@@ -378,6 +378,39 @@ def test_the_wheel_is_declared_with_one_package() -> None:
     assert links == {package: Path("..") / package for package in PACKAGES}
 
 
+def _compiled() -> list[Path]:
+    """The modules of the hot path that mypyc compiles (docs/adr/0047)."""
+    project = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))
+    hook = project["tool"]["hatch"]["build"]["targets"]["wheel"]["hooks"]["mypyc"]
+    found = (path for pattern in hook["include"] for path in ROOT.glob(pattern.removeprefix("tricklecast/")))
+    return sorted(path for path in found if path.name not in hook["exclude"])
+
+
+def test_compiled_modules_have_no_tuple_of_floats_alone() -> None:
+    """Compiled code takes such a constant for one that was never set (mypyc issue 1183): write `tuple[float, ...]`."""
+
+    def is_float(node: ast.expr) -> bool:
+        match node:
+            case ast.UnaryOp():
+                return is_float(node.operand)
+            case ast.Constant():
+                return isinstance(node.value, float)
+        return False
+
+    def tuples(path: Path) -> Iterator[str]:
+        for node in ast.walk(_tree(path)):
+            match node:
+                case ast.AnnAssign(annotation=ast.Name("Final"), value=ast.Tuple(elts=values)) if values:
+                    if all(map(is_float, values)):
+                        yield ast.unparse(node.target)
+                case ast.Subscript(value=ast.Name("tuple"), slice=ast.Tuple(elts=types)):
+                    if {ast.unparse(one) for one in types} == {"float"}:
+                        yield ast.unparse(node)
+
+    assert len(_compiled()) > 30
+    assert _offenders((path, tuples(path)) for path in _compiled()) == []
+
+
 def test_packages_are_imported_below_tricklecast_only() -> None:
     """In a checkout `app` can be imported, too, and would be a second copy of every class in it."""
     # Only modules with such words are parsed: all of them would take twenty times as long.

@@ -14,7 +14,7 @@ from pathlib import Path
 import pytest
 from rich.console import Console
 
-from benchmarks import cluster, overload, saturation, workers
+from benchmarks import audience, cluster, overload, saturation, workers
 from benchmarks.endurance.logs import read_logs
 from benchmarks.endurance.run import Outcome, soak
 from benchmarks.endurance.run import Plan as Soak
@@ -177,10 +177,16 @@ def _some(section: Section, *cases: str) -> Section:
 
 @LINUX
 def test_healthy_readers_are_measured_among_stalled_ones() -> None:
-    """Stalled readers are still connected at the end, and their cost is told."""
-    text = io.StringIO()
-    found = overload.run("stalled", SECTIONS["stalled"](TINY_SIZE), 1, UNBOUND, Console(file=text, width=160))
-    assert [sample["stalled"] for sample in found.rounds[0].values()] == [0, 5]
+    """Stalled readers are still connected at the end, at other servers, too; their cost is told, and who has failed."""
+    text, others = io.StringIO(), (FLOOR, Contender("broken", "benchmarks.scenarios"))
+    found = overload.run("stalled", SECTIONS["stalled"](TINY_SIZE), 1, UNBOUND, Console(file=text, width=160), others)
+    assert {label: sample["stalled"] for label, sample in found.rounds[0].items()} == {
+        "alone": 0,
+        "alone, floor": 0,
+        "among stalled": 5,
+        "among stalled, floor": 5,
+    }
+    assert "among stalled: broken failed in round 1" in text.getvalue()
     assert all(sample["share"] == 1.0 for sample in found.rounds[0].values())
     assert "kB per stalled reader" in text.getvalue()
     assert json.loads(json.dumps(found.to_json()))["verdicts"]
@@ -343,3 +349,25 @@ def test_measures_a_hop_between_two_nodes(monkeypatch: pytest.MonkeyPatch) -> No
     text = io.StringIO()
     Console(file=text, width=200).print(table)
     assert text.getvalue().count("1.00 of 1.3: met") == 3
+
+
+@LINUX
+def test_audiences_are_compared_with_plain_readers() -> None:
+    """Readers of a film, of dashboards and of what is over get bytes, and the table has each kind of them."""
+    size = audience.Size(
+        readers=2,
+        dashboards=2,
+        channels=3,
+        replaying=2,
+        segments=2,
+        rate=20,
+        window_s=0.0,
+        warm_up_s=0.0,
+        measure_s=0.1,
+    )
+    text = io.StringIO()
+    console = Console(file=text, width=200)
+    samples = audience.run(list(audience.SECTIONS), size, UNBOUND, console)
+    assert {name for name, sample in samples.items() if not sample["mb_s"]} == {"film", "0 dashboards"}
+    audience.report(size, [samples], console)
+    assert all(row.what in text.getvalue() for row in audience.rows(size))

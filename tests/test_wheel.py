@@ -205,13 +205,25 @@ def test_a_project_with_an_app_of_its_own_is_tested(project: Project) -> None:
     assert "1 passed" in done.stdout
 
 
+def test_a_build_that_cannot_compile_says_what_to_do(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """At once, and not after a minute of the type checker."""
+    monkeypatch.setenv("HATCH_BUILD_HOOKS_ENABLE", "1")
+    monkeypatch.setenv("CC", "no-such-compiler -pthread")
+    with pytest.raises(subprocess.CalledProcessError) as failed:
+        build(ROOT, "wheel", tmp_path)
+    assert b"this is missing: the C compiler no-such-compiler -pthread. Install it" in failed.value.stderr
+
+
 @pytest.mark.long
 def test_a_compiled_wheel(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Its hot path is compiled, and a user's program runs with it as with the other one."""
+    """Its hot path is compiled, it is for this platform, and a user's program runs with it as with the other one."""
     with tarfile.open(build(ROOT, "sdist", tmp_path / "sdist")) as archive:
         archive.extractall(tmp_path, filter="data")
     monkeypatch.setenv("HATCH_BUILD_HOOKS_ENABLE", "1")
     compiled = build(tmp_path / f"tricklecast-{__version__}", "wheel", tmp_path / "wheel", within_s=10 * WITHIN_S)
+    assert f"-cp{sys.version_info.major}{sys.version_info.minor}-" in compiled.name
+    assert not compiled.name.endswith("-any.whl")
+    assert not list((tmp_path / "sdist").rglob("*.so")), "Python would take these for the sources"
     names = contents(compiled)
     for module in ("app/core/registry", "app/data_plane/handler", "app/http1/connection", "trickle/wire"):
         assert f"tricklecast/{module}.py" in names

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import signal
+import tempfile
 import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -10,7 +11,7 @@ from types import FrameType
 
 import typer
 
-from tricklecast.analytics.signals import is_interruption
+from tricklecast.analytics.signals import deferred, is_interruption
 
 
 @contextmanager
@@ -43,3 +44,14 @@ def interruptible() -> Iterator[None]:
     finally:
         if before is not None:
             signal.signal(signal.SIGTERM, before)
+
+
+def load_duckdb() -> None:
+    """Import DuckDB, and find the folder for temporary files; a signal takes effect after both.
+
+    DuckDB would make an ImportError of it, or end the process. Python tries the folder with a file, which would stay.
+    """
+    with deferred():
+        import duckdb  # noqa: F401
+
+        tempfile.gettempdir()

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Final
 
 import typer
 
-from tricklecast.analytics.cli.interrupts import interruptible
+from tricklecast.analytics.cli.interrupts import interruptible, load_duckdb
 from tricklecast.analytics.cli.options import ClientKey, LogFormat, PathPrefix
 from tricklecast.analytics.report.formats import counted
 
@@ -52,12 +52,13 @@ def compact(
       tricklecast logs compact access-*.jsonl.gz -o parquet/
       tricklecast logs compact /var/log/nginx/trickle.log* -o parquet/ --format nginx
     """
-    from tricklecast.analytics.lines import Reading, find_logs
-    from tricklecast.analytics.logs.compact import compact as do
-
-    reading = Reading(log_format, client_key, path_prefix)
-    reading.check()
     with interruptible():
+        load_duckdb()
+        from tricklecast.analytics.lines import Reading, find_logs
+        from tricklecast.analytics.logs.compact import compact as do
+
+        reading = Reading(log_format, client_key, path_prefix)
+        reading.check()
         _say(do(find_logs(logs), Path(out).absolute(), reading, _tell), out)
 
 

@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Annotated, Final
 
 import typer
 
-from tricklecast.analytics.cli.interrupts import interruptible
+from tricklecast.analytics.cli.interrupts import interruptible, load_duckdb
 from tricklecast.analytics.cli.options import FORMAT, ClientKey, LogFormat, ParamsFile, PathPrefix, Settings
 from tricklecast.analytics.cli.outputs import STDOUT, check_outputs, write_at_once, write_rows
 from tricklecast.analytics.cli.thresholds import thresholds
@@ -207,7 +207,7 @@ def storms(
                 _check(logs, {"--explain": explain, "--lines": lines}, outputs, table, keep)
                 if verbose and quiet:
                     raise ValueError("-v and -q contradict each other")
-                # They bring DuckDB along, which takes longer than these errors.
+                load_duckdb()  # it takes longer than these errors
                 from tricklecast.analytics.lines import LogFiles, Reading, Window
                 from tricklecast.analytics.pipeline.request import ReportRequest, SparkOptions
                 from tricklecast.analytics.rules.incidents import Severity

@@ -13,6 +13,7 @@ from typing import Annotated, Any
 
 import typer
 
+from tricklecast.analytics.cli.interrupts import load_duckdb
 from tricklecast.analytics.cli.options import ClientKey, LogFormat, ParamsFile, PathPrefix, Settings
 from tricklecast.analytics.cli.thresholds import thresholds
 from tricklecast.analytics.errors import AnalyticsError
@@ -136,6 +137,7 @@ def watch(
       tricklecast storms watch access.jsonl --state /var/lib/storms
       tricklecast storms watch /var/log/nginx/trickle.log --alert slack:@/etc/storms/slack-url
     """
+    load_duckdb()
     from tricklecast.analytics.watch.run import WatchRequest, run
 
     return lambda: run(WatchRequest(tuple(logs), **shared))

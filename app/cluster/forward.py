@@ -42,7 +42,6 @@ from tricklecast.app.data_plane.request import (
     CLUSTER,
     FACTS,
     TRUNCATED,
-    Record,
     Request,
     Via,
     content_length,
@@ -55,7 +54,7 @@ from tricklecast.app.data_plane.scheduling import NODE
 from tricklecast.app.data_plane.stages import park
 from tricklecast.app.listener import tune
 from tricklecast.trickle import wire
-from tricklecast.trickle.records import AccessRecord, Op, Reason
+from tricklecast.trickle.records import AccessRecord, Figures, Op, Reason
 from tricklecast.trickle.wire import Status
 
 logger = logging.getLogger("tricklecast.cluster")
@@ -383,7 +382,7 @@ class Forward(Exchange):
             self.connection.resume(NODE)
 
 
-def read_facts(record: Record, facts: bytes) -> str:
+def read_facts(record: Figures, facts: bytes) -> str:
     """Take over what the owner says about a request (:func:`.request.facts_of`). Returns how the exchange ended."""
     reason = ""
     for fact in facts.decode("latin-1").split(";"):

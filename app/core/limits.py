@@ -98,7 +98,7 @@ class Limits:
 
 # What all clients share.
 
-UNLIMITED: Final = 1 << 62
+UNLIMITED: Final = 1 << 60
 """Stands for a limit where there is none: no count comes near it."""
 
 JOINS_STOP: Final = (4, 5)
@@ -117,38 +117,42 @@ class Capacity:
     Attributes:
         limit: the same; :data:`UNLIMITED` for ``None``.
         used: how many there are. The caller calls :meth:`take` for each one it admits, and :meth:`give_back` once.
-        joinable: whether a newcomer may come: not from 80 % of the limit on, until less than 60 % is used again.
-        full: whether nobody may come.
     """
 
-    __slots__ = ("_joins_return", "_joins_stop", "full", "joinable", "limit", "used")
+    __slots__ = ("_joins_return", "_joins_stop", "_refuses_joins", "limit", "used")
 
     def __init__(self, limit: int | None) -> None:
         self.used = 0
         self.limit = UNLIMITED if limit is None else limit
         self._joins_stop = _share(self.limit, JOINS_STOP)
         self._joins_return = _share(self.limit, JOINS_RETURN)
-        self.joinable = self._joins_stop > 0
-        self.full = self.limit <= 0
+        self._refuses_joins = self._joins_stop <= 0
+
+    @property
+    def joinable(self) -> bool:
+        """Whether a newcomer may come: not from 80 % of the limit on, until less than 60 % is used again."""
+        return not self._refuses_joins
+
+    @property
+    def full(self) -> bool:
+        """Whether nobody may come."""
+        return self.used >= self.limit
 
     def admits(self, *, join: bool) -> bool:
         """Whether there is room for one more: a newcomer (``join``), or a client that goes on."""
-        return self.used < self.limit and (self.joinable or not join)
+        return not self.full and (not join or self.joinable)
 
     def take(self) -> None:
         """One more is in."""
         self.used += 1
         if self.used >= self._joins_stop:
-            self.joinable = False
-            self.full = self.used >= self.limit
+            self._refuses_joins = True
 
     def give_back(self) -> None:
         """One has left."""
         self.used -= 1
-        if self.full:
-            self.full = self.used >= self.limit
         if self.used < self._joins_return:
-            self.joinable = True
+            self._refuses_joins = False
 
 
 class Capacities(NamedTuple):

@@ -147,7 +147,7 @@ class Ending(Enum):
     """The publisher's connection broke."""
 
 
-class Outcome(NamedTuple):
+class Outcome:
     """How a writer's part of a segment ended, and how large the segment is.
 
     Attributes:
@@ -155,5 +155,14 @@ class Outcome(NamedTuple):
         size: body bytes that the segment holds now.
     """
 
-    ending: Ending
-    size: int
+    __slots__ = ("ending", "size")
+
+    def __init__(self, ending: Ending, size: int) -> None:
+        self.ending = ending
+        self.size = size
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, Outcome) and other.ending is self.ending and other.size == self.size
+
+    def __repr__(self) -> str:
+        return f"<Outcome {self.ending.name} of {self.size} B>"

@@ -402,7 +402,7 @@ class OwnedChannel(Channel):
         segment, refused = writer.segment, None
         if writer.repeated:
             chunks = writer.pass_over(chunks)
-        size = sum(map(len, chunks))
+        size = len(chunks[0]) if len(chunks) == 1 else sum(map(len, chunks))
         room = self._limits.segment_bytes - segment.size
         if size > room:
             chunks, size, refused = prefix(chunks, room), room, Ending.TOO_LARGE

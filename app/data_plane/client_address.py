@@ -133,10 +133,13 @@ def client_key(ip: str, ua: str | None) -> str:
 
 def identity(headers: dict[bytes, bytes], ip: str | None) -> Identity:
     """The identity of a publisher among those of its channel: its own name, or else its address and user agent."""
-    name = headers.get(CLIENT)
-    if name:
-        return Identity(name[:MAX_TEXT].decode("latin-1"))
-    return Identity(address=f"{ip} {headers.get(USER_AGENT, b'')[:MAX_TEXT].decode('latin-1')}")
+    # Cut before they become a key of the cache: a header may be 64 KiB long.
+    return _identity(headers.get(CLIENT, b"")[:MAX_TEXT], ip, headers.get(USER_AGENT, b"")[:MAX_TEXT])
+
+
+@lru_cache(maxsize=1024)
+def _identity(name: bytes, ip: str | None, ua: bytes) -> Identity:
+    return Identity(name.decode("latin-1")) if name else Identity(address=f"{ip} {ua.decode('latin-1')}")
 
 
 def guarded_client(op: Op | None, headers: dict[bytes, bytes], ip: str | None) -> int:

@@ -42,12 +42,15 @@ from tricklecast.app.data_plane.deadlines import HALF_CLOSED, HALF_CLOSED_S, Slo
 from tricklecast.app.data_plane.hosts import Hosts
 from tricklecast.app.data_plane.latency import Histogram, Latencies
 from tricklecast.app.data_plane.pacing import Pacing
-from tricklecast.app.data_plane.request import Record, Request, Via
+from tricklecast.app.data_plane.request import Request, Via
 from tricklecast.app.data_plane.responses import EXPIRED, REVOKED, Reply
 from tricklecast.app.data_plane.routing import Route, Router
 from tricklecast.app.data_plane.scheduling import Peer, Turns
 from tricklecast.app.hls.packager import Packagers
-from tricklecast.trickle.records import AccessRecord
+from tricklecast.trickle.records import AccessRecord, Figures
+
+UNCOUNTED: Final = 1000
+"""Exchanges that have ended and are not counted yet: to count them takes 0.3 ms, during which nobody is served."""
 
 SHORT_S: Final = 60.0
 """The server says that it is degraded for this time after memory ran out."""
@@ -265,6 +268,7 @@ class DataPlane:
         self.packagers = Packagers(registry, lambda: self.clock(), to_us, self._soon)
         self.connection_numbers = numbers or count(1)
         self.connections: set[Peer] = set()  # all open ones
+        self.parsers = 0  # of connections: those that read a request, and some that wait
         self.surplus: dict[Peer, None] = {}  # those beyond a limit, the oldest first
         self.pipelined: set[Peer] = set()  # not read from, since too much is pipelined on them
         self.expiring: dict[Peer, Granted] = {}  # permissions of running exchanges, which may end before these
@@ -283,7 +287,8 @@ class DataPlane:
         self.faults = 0  # faults of the server, but for a lack of memory
         self.memory_errors = 0
         self._out_of_memory_at = -math.inf  # when memory ran out last, by the clock
-        self.exchanges: Counter[tuple[str, int, str]] = Counter()  # ended ones, by op, status and reason
+        self._exchanges: Counter[tuple[str, int, str]] = Counter()  # ended ones, by op, status and reason
+        self._ended: list[tuple[str, int, str]] = []  # those that are not counted yet
         self.latencies = Latencies()
         self.loop_lag = Histogram()  # microseconds by which the sweeper was late, as everything else at that moment
         self.bytes_in = 0  # body bytes of segment routes
@@ -302,15 +307,29 @@ class DataPlane:
         self.proxies = TrustedProxies(options.trusted_proxies)
         self.hosts, self.control_hosts = _hosts(options)
 
+    @property
+    def exchanges(self) -> Counter[tuple[str, int, str]]:
+        """The exchanges that have ended, by op, status and reason."""
+        self._count_ended()
+        return self._exchanges
+
+    def _count_ended(self) -> None:
+        """Count what has ended since the last time: many at once cost a fifth of what they cost one by one."""
+        self._exchanges.update(self._ended)
+        self._ended.clear()
+
     def jitter(self, low: int, high: int) -> int:
         """A whole number of seconds between two bounds, both included."""
         # randint takes a microsecond, which is much of a refusal.
         return low + int(self.rng.random() * (high - low + 1))
 
-    def ended(self, record: Record) -> None:
+    def ended(self, record: Figures) -> None:
         """Count and log an exchange that has ended."""
         op = record.op or "none"
-        self.exchanges[op, record.status or 0, record.reason or ""] += 1
+        self._ended.append((op, record.status or 0, record.reason or ""))
+        if len(self._ended) >= UNCOUNTED:
+            self._count_ended()
+            self.latencies.settle()
         if (wait_us := record.wait_us) is not None:
             self.latencies.waits[op].add(wait_us)
         self.bytes_in += record.bytes_in or 0
@@ -393,6 +412,7 @@ class DataPlane:
         """End all that is due. The sweeper calls this; a fault in one part does not stop the others."""
         parts: tuple[tuple[str, Callable[[], object]], ...] = (
             ("core", lambda: self.registry.expire(now)),
+            ("exchanges", self._count_ended),
             ("latencies", self.latencies.settle),
             ("loop lag", self.loop_lag.settle),
             ("timeouts", lambda: self.timeouts.expire(now)),

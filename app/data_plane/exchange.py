@@ -29,7 +29,6 @@ from tricklecast.app.data_plane.context import DataPlane, ParkedFor
 from tricklecast.app.data_plane.request import Request, facts_of, has_body
 from tricklecast.app.data_plane.responses import (
     FAULT,
-    Headers,
     Reply,
     ResponseHead,
     announced,
@@ -115,7 +114,7 @@ class Caller(Peer, Protocol):
         """Write a whole response."""
 
     def send_frames(
-        self, exchange: Exchange, head: ResponseHead | None, frames: list[bytes], trailers: Headers | None = None
+        self, exchange: Exchange, head: ResponseHead | None, frames: list[bytes], trailers: bytes | None = None
     ) -> None:
         """Write frames of a segment in one system call.
 

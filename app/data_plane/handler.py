@@ -26,7 +26,7 @@ from tricklecast.app.core.limits import Limit
 from tricklecast.app.core.registry import Registry, Resolution
 from tricklecast.app.core.results import Ahead, AlreadyStored, Ended, Gone, Refusal
 from tricklecast.app.core.segment import Segment
-from tricklecast.app.core.state import Channel, Ready, Upcoming
+from tricklecast.app.core.state import Channel, Found, Upcoming
 from tricklecast.app.core.storm_guard import ReplyKind
 from tricklecast.app.data_plane.authorization import Granted, Refused
 from tricklecast.app.data_plane.client_address import (
@@ -54,8 +54,6 @@ from tricklecast.app.data_plane.request import (
     RESET,
     TRUNCATED,
     Request,
-    Tally,
-    content_length,
     expects_continue,
     has_body,
 )
@@ -93,7 +91,7 @@ from tricklecast.app.data_plane.stages import (
 from tricklecast.app.data_plane.stream import Stream
 from tricklecast.app.data_plane.upload import Upload, store_half_chunks
 from tricklecast.trickle import wire
-from tricklecast.trickle.records import AccessRecord, Op, Reason
+from tricklecast.trickle.records import AccessRecord, Figures, Op, Reason
 from tricklecast.trickle.wire import Status, parse_life
 
 MAX_OVERTAKEN: Final = 256
@@ -129,7 +127,8 @@ def begin(connection: Caller, request: Request) -> None:
     elif b"origin" in request.headers:
         request.cors = plane.cors.decide(request.method, request.headers, connection.scheme)
     if plane.sink is None:
-        request.record = Tally(route.op)
+        request.record = Figures()
+        request.record.op = route.op
     else:
         request.record = request.begin_record(
             ts_us=plane.wall_us(), node=plane.node, ip=request.ip, conn=connection.number
@@ -256,8 +255,8 @@ def _read(connection: Caller, request: Request, route: Route) -> Reply | Exchang
     record = request.record
     assert route.seq is not None, "a read names a seq"
     resolution = _resolved(connection, route.channel, route.seq)
-    if isinstance(resolution, Ready | Upcoming):
-        channel, segment, head = resolution
+    if isinstance(resolution, Found):
+        channel, segment = resolution.channel, resolution.segment
         record.rseq = segment.seq
         if (
             LIFE in request.headers
@@ -265,7 +264,8 @@ def _read(connection: Caller, request: Request, route: Route) -> Reply | Exchang
             and _follows_another(request, channel, route.seq)
         ):
             channel.release(segment)
-            return _not_there(connection, request, route, Ahead(segment.seq, head, channel.earliest, channel.life))
+            ahead = Ahead(segment.seq, resolution.head, channel.earliest, channel.life)
+            return _not_there(connection, request, route, ahead)
         is_watched = plane.guard is not None and not request.held and (segment.closed or connection.watched)
         if is_watched and (parked := _repeats(connection, request, route, channel, segment)):
             return parked
@@ -286,7 +286,9 @@ def _resolved(connection: Caller, channel: str, seq: int) -> Resolution:
     """Resolve a seq. Beyond the limit of readers, one whose client may be gone is broken, to make room."""
     registry = connection.plane.registry
     resolution = registry.resolve(channel, seq)
-    limit = resolution.limit if isinstance(resolution, Refusal) else None
+    if not isinstance(resolution, Refusal):
+        return resolution
+    limit = resolution.limit
     if limit in (Limit.READERS, Limit.CHANNEL_READERS) and connection.break_half_closed(limit, channel):
         return registry.resolve(channel, seq)
     return resolution
@@ -307,9 +309,9 @@ def _stream(connection: Caller, request: Request, route: Route) -> Reply | Excha
     while isinstance(resolution, Gone):
         left_out += resolution.following - resolution.seq
         resolution = plane.registry.resolve(route.channel, resolution.following)
-    if not isinstance(resolution, Ready | Upcoming):
+    if not isinstance(resolution, Found):
         return _not_there(connection, request, route, resolution)
-    channel, segment, _ = resolution
+    channel, segment = resolution.channel, resolution.segment
     request.record.rseq = segment.seq
     is_watched = plane.guard is not None and not request.held and (segment.closed or connection.watched)
     if is_watched and (parked := _repeats(connection, request, route, channel, segment)):
@@ -365,15 +367,15 @@ def _repeats(connection: Caller, request: Request, route: Route, channel: Channe
     return None
 
 
-def _head(connection: Caller, request: Request, route: Route, found: Ready | Upcoming) -> Reply | Parked:
+def _head(connection: Caller, request: Request, route: Route, found: Found) -> Reply | Parked:
     """Answer a HEAD at once. It never waits, so only the storm guard paces a client that repeats it."""
-    channel, segment, head = found
+    channel, segment = found.channel, found.segment
     channel.release(segment)
     if not segment.closed and (parked := _delay(connection, request, route, ReplyKind.KNOWN, segment.seq)):
         return parked
     registry = connection.plane.registry
     tag = tag_of(channel, segment)
-    return noted(request, registry, route, head_reply(channel, segment, head, tag))
+    return noted(request, registry, route, head_reply(channel, segment, found.head, tag))
 
 
 # Publishing.
@@ -440,7 +442,7 @@ def _unacceptable(request: Request, route: Route, registry: Registry) -> Reply |
         # Readers would be told nothing of it, and could not read the bytes.
         body = f"Content-Encoding {coding[:32]!r} is not kept: send the body without one".encode()
         return Reply(Status.UNSUPPORTED, Reason.BAD_REQUEST, body=body, close=True)
-    size = content_length(headers)
+    size = request.length
     if size is not None and size > registry.limits.segment_bytes:
         assert route.seq is not None, "a publish names a seq"
         fields = ((wire.SEQ, registry.would_write(route.channel, route.seq)),)

@@ -25,7 +25,7 @@ from tricklecast.app.data_plane.responses import (
     Reply,
     ResponseHead,
     range_head,
-    segment_fields,
+    segment_lines,
     tag_of,
 )
 from tricklecast.app.data_plane.scheduling import TURN_BYTES
@@ -44,12 +44,13 @@ def span_of(connection: Caller, request: Request, channel: Channel, segment: Seg
         return None
     size, reason = segment.size, REASON_OF_STATE[segment.state]
     tag = tag_of(channel, segment)
-    fields = segment_fields(channel, segment, None, tag)
     known = request.text(IF_NONE_MATCH)
-    if known and (known == "*" or (tag and tag in _TAG.findall(known))):
-        return Reply(Status.NOT_MODIFIED, reason, fields, content_type="")
+    if known and (known == "*" or (tag and tag.decode() in _TAG.findall(known))):
+        return Reply(Status.NOT_MODIFIED, reason, content_type="", lines=segment_lines(channel, segment, None, tag))
     match = _RANGE.fullmatch(request.text(RANGE))
-    if match is None or request.method == b"HEAD" or (IF_RANGE in headers and request.text(IF_RANGE) != (tag or None)):
+    if match is None or request.method == b"HEAD":
+        return None
+    if IF_RANGE in headers and not (tag and request.text(IF_RANGE) == tag.decode()):
         return None
     first, last = match.groups()
     if not first and not last:
@@ -59,9 +60,9 @@ def span_of(connection: Caller, request: Request, channel: Channel, segment: Seg
     if first and last and int(last) < int(first):
         return None  # an invalid range is ignored
     if begin >= size or end <= begin:
-        fields = (*segment_fields(channel, segment, None, ""), (wire.CONTENT_RANGE, f"bytes */{size}"))
-        body = f"The segment has {size} bytes".encode()
-        return Reply(Status.RANGE_NOT_SATISFIABLE, Reason.BAD_REQUEST, fields, body)
+        place, body = ((wire.CONTENT_RANGE, f"bytes */{size}"),), f"The segment has {size} bytes".encode()
+        lines = segment_lines(channel, segment, None, b"")
+        return Reply(Status.RANGE_NOT_SATISFIABLE, Reason.BAD_REQUEST, place, body, lines=lines)
     head = range_head(channel, segment, begin, end, tag)
     return SpanReader(connection, request, channel, segment, begin, end, head)
 

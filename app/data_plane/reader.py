@@ -18,7 +18,7 @@ from bisect import bisect_right
 from typing import ClassVar, Final
 
 from tricklecast.app.core.slow_readers import Cut
-from tricklecast.app.core.state import Ready, Upcoming
+from tricklecast.app.core.state import Found
 from tricklecast.app.data_plane.exchange import Caller, Exchange
 from tricklecast.app.data_plane.request import Request
 from tricklecast.app.data_plane.responses import (
@@ -49,9 +49,11 @@ class Reader(Exchange):
     goes_on: ClassVar[bool] = False
     """It reads the next segment, too, and so leaves a closed segment in a turn of its own (``Stream``)."""
 
-    def __init__(self, connection: Caller, request: Request, found: Ready | Upcoming) -> None:
+    def __init__(self, connection: Caller, request: Request, found: Found) -> None:
         super().__init__(connection, request)
-        self.channel, self.segment, self.head = found
+        self.channel = found.channel
+        self.segment = found.segment
+        self.head = found.head
         self.at = 0  # index of the next frame to send
         self.sent = 0  # body bytes sent so far
         self.backlog = self.segment.size  # body bytes that were there when it came
@@ -215,5 +217,5 @@ class Reader(Exchange):
         self.fast = self.fd >= 0 and not self.http10 and segment.source is None
         record.status = _OK
         record.wait_us = self.elapsed_us()
-        tag = tag_of(self.channel, segment) if segment.closed else ""
+        tag = tag_of(self.channel, segment) if segment.closed else b""
         return segment_head(self.channel, segment, self.head, tag)

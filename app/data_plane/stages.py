@@ -60,7 +60,7 @@ def _respond(connection: Caller, request: Request, decision: Reply | Exchange) -
         exchange.answer(decision)
     else:
         connection.exchange = decision
-        if type(decision) is Reader or isinstance(decision, Reader | AwaitsStorage):
+        if type(decision) is Reader or isinstance(decision, (Reader, AwaitsStorage)):
             decision.begin()
 
 

@@ -19,7 +19,7 @@ from typing import Final
 
 from tricklecast.app.core.results import Ended
 from tricklecast.app.core.segment import SKIPPED, WAITING, Segment
-from tricklecast.app.core.state import Ready, Upcoming
+from tricklecast.app.core.state import Found
 from tricklecast.app.data_plane.context import Streamed
 from tricklecast.app.data_plane.exchange import Caller, Exchange
 from tricklecast.app.data_plane.reader import DIRECT_BYTES, Reader
@@ -49,7 +49,7 @@ class Stream(Reader):
 
     goes_on = True
 
-    def __init__(self, connection: Caller, request: Request, found: Ready | Upcoming, left_out: int) -> None:
+    def __init__(self, connection: Caller, request: Request, found: Found, left_out: int) -> None:
         super().__init__(connection, request, found)
         self.before = 0  # body bytes of the segments that it has left
         self.segments = self.cut_short = self.left_out = 0  # segments that were sent whole, in part, and not at all
@@ -159,7 +159,7 @@ class Stream(Reader):
             self._end(Reason.SHUTDOWN)
             return False
         found, missed = self.channel.after(self.segment.seq)
-        if not isinstance(found, Ready | Upcoming):
+        if not isinstance(found, Found):
             self._end(Reason.TERMINATED)
             return False
         self._leave()

@@ -143,7 +143,7 @@ class Upload(Exchange):
             plane.pacing.published(pace, self.connection)
 
     def _count(self, chunks: list[bytes]) -> None:
-        self.received += sum(map(len, chunks))
+        self.received += len(chunks[0]) if len(chunks) == 1 else sum(map(len, chunks))
 
     def _leave(self, writer: Writer[OwnedChannel]) -> None:
         # The token knows this exchange, too: without this, the cycle would keep the segment's bytes in memory after

@@ -33,7 +33,7 @@ from tricklecast.app.core.facts import MAX_MARK
 from tricklecast.app.core.registry import Registry
 from tricklecast.app.core.rules import OwnedChannel
 from tricklecast.app.core.segment import COMPLETE, SKIPPED, Segment
-from tricklecast.app.core.state import Channel, Ready, Upcoming
+from tricklecast.app.core.state import Channel, Found, Ready
 from tricklecast.app.hls.timeline import Mark, Timeline
 from tricklecast.app.hls.units import Scanner, scanner
 from tricklecast.trickle.media.clock import read_prft, read_temi
@@ -260,7 +260,7 @@ class Packager:
         self._scan = None
         self._first, self._fed, self._over, self._begun = bytearray(), 0, False, False
         self._new.clear()
-        if not isinstance(found, Ready | Upcoming):
+        if not isinstance(found, Found):
             self.ended = True
             self.timeline.settle()
             self._changed()

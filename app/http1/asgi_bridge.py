@@ -193,7 +193,8 @@ class _Transport:
 def has_path(target: bytes) -> bool:
     """Whether uvicorn can take a request target apart and finds a path in it."""
     try:
-        return httptools.parse_url(target).path is not None
+        parts: Any = httptools.parse_url(target)  # its stubs say that every URL has a path
+        return parts.path is not None
     except httptools.HttpParserInvalidURLError:
         return False
 

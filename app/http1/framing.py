@@ -35,7 +35,8 @@ _NO_HEAD: Final = -1
 """In place of a number of packets: no header fields are being parsed."""
 
 HOST_TEXT: Final = (string.ascii_letters + string.digits + "-._~%!$&'()*+,;=:[]").encode()
-"""The characters of a URL's host and port, either of which may be empty (RFC 3986, sections 3.2.2 and 3.2.3)."""
+"""The characters of a URL's host and port, either of which may be empty (RFC 3986, sections 3.2.2 and 3.2.3). A text
+without any other is empty when these are stripped."""
 
 
 class Objection(NamedTuple):
@@ -74,7 +75,7 @@ def objection(
     if hosts > 1 or (not hosts and version == "1.1"):
         return _HOST
     host = headers.get(b"host", b"")
-    if host.translate(None, HOST_TEXT):
+    if host.strip(HOST_TEXT):
         return _INVALID_HOST
     # A proxy's form of the target, http://host/path, names the host once more (RFC 9112, section 3.2.2).
     if b"://" in (form := target.partition(b"?")[0]) and not form.startswith(b"/"):

@@ -9,10 +9,10 @@ Theory of operation. A response leaves in one of three shapes:
   costs each reader one system call (:meth:`.Reader.wake`);
 - *plain*: :func:`begin` with a length, then the bytes (a range of a segment, media of HLS).
 
-The lines that many responses share are encoded once: those of the date, of a content type, of a ``Cache-Control``, of a
-page's permission, and whole refusals, since a flood of them must be cheap. All other lines are made for each response:
-for a GET of a small segment this takes 2 µs of about 100. (Templates of the lines of a segment's head, ``b"...: %d"``,
-took 1 µs less, and were a second description of that head beside the one for HEAD and ranges.)
+The lines that many responses of one second share are encoded once: the status, the date, a content type, a
+``Cache-Control``, a page's permission; and so are whole refusals, since a flood of them must be cheap. The lines of a
+segment are bytes from the beginning (``Reply.lines``), filled into templates such as ``b"Lp-Trickle-Seq: %d"``. Rare
+fields are pairs of name and value (``Reply.headers``), which take three times as long to encode.
 
 A client of HTTP/1.0 knows no chunks. It gets the bytes alone, and the end of the connection is the end of the body.
 """
@@ -28,10 +28,12 @@ from tricklecast.trickle.wire import PHRASES, Status
 
 CONTINUE: Final = b"HTTP/1.1 100 Continue\r\n\r\n"
 
-_STATUS_LINES: Final = {status: f"HTTP/1.1 {int(status)} {phrase}\r\n" for status, phrase in PHRASES.items()}
+_STATUS_LINES: Final[dict[int, bytes]] = {
+    status: f"HTTP/1.1 {int(status)} {phrase}\r\n".encode() for status, phrase in PHRASES.items()
+}
 _BODILESS: Final = (Status.NO_CONTENT, Status.NOT_MODIFIED)
-_CLOSE: Final = "connection: close\r\n"
-_CHUNKED: Final = "transfer-encoding: chunked\r\n"
+_CLOSE: Final[Headers] = (("connection", "close"),)
+_CHUNKED: Final = b"transfer-encoding: chunked\r\n"
 
 
 def whole(reply: Reply, date: str, cors: Headers, *, keep_alive: bool, head_only: bool = False) -> bytes:
@@ -43,21 +45,21 @@ def whole(reply: Reply, date: str, cors: Headers, *, keep_alive: bool, head_only
         keep_alive: whether the client wants the connection to stay open.
         head_only: leave the body out (HEAD).
     """
-    repeats = reply.retry_after_s is not None and not reply.headers
-    return (_whole_again if repeats else _whole)(reply, date, cors, keep_alive, head_only)
+    if reply.retry_after_s is not None and not (reply.headers or reply.lines):
+        return _whole_again(reply, date, cors, keep_alive, head_only)
+    return _whole(reply, date, cors, keep_alive, head_only)
 
 
 def _whole(reply: Reply, date: str, cors: Headers, keep_alive: bool, head_only: bool) -> bytes:
-    status, body = reply.status, reply.body
-    close = "" if keep_alive and not reply.close else _CLOSE
-    length = content_type = ""
-    if status not in _BODILESS:
-        if body or not head_only:
-            length = f"content-length: {len(body)}\r\n"
-        if reply.content_type:
-            content_type = _content_type(reply.content_type)
-    shared, own = _common(date, reply.caching), _lines(reply.fields)
-    head = f"{_STATUS_LINES[status]}{shared}{own}{length}{content_type}{close}{_shared(cors)}\r\n".encode("latin-1")
+    status, body, close = reply.status, reply.body, not keep_alive or reply.close
+    has_body = status not in _BODILESS
+    shared = _shared(status, date, reply.caching, reply.content_type if has_body else "", close, cors)
+    fields = reply.fields
+    head = b"%b%b%b" % (shared, reply.lines, _lines(fields) if fields else b"")
+    if has_body and (body or not head_only):
+        head += b"content-length: %d\r\n\r\n" % len(body)
+    else:
+        head += b"\r\n"
     return head if head_only else head + body
 
 
@@ -66,30 +68,24 @@ _whole_again: Final = lru_cache(maxsize=256)(_whole)
 
 def begin(head: ResponseHead, date: str, cors: Headers, *, keep_alive: bool, http10: bool) -> bytes:
     """The head of a response whose body follows: frames, or plain bytes if the head has a length."""
-    status, fields, content_type, length, caching = head
-    framing = f"content-length: {length}\r\n" if length is not None else "" if http10 else _CHUNKED
-    close = "" if keep_alive else _CLOSE
-    shared = f"{_STATUS_LINES[status]}{_common(date, caching)}{_content_type(content_type)}"
-    return f"{shared}{_lines(fields)}{framing}{close}{_shared(cors)}\r\n".encode("latin-1")
+    length = head.length
+    framing = b"content-length: %d\r\n" % length if length is not None else b"" if http10 else _CHUNKED
+    shared = _shared(head.status, date, head.caching, head.content_type, not keep_alive, cors)
+    return b"%b%b%b\r\n" % (shared, head.lines, framing)
 
 
-def end(trailers: Headers) -> bytes:
+def end(trailers: bytes) -> bytes:
     """The last chunk, with trailers."""
-    return f"0\r\n{_lines(trailers)}\r\n".encode("latin-1")
+    return b"0\r\n%b\r\n" % trailers
 
 
-def _lines(fields: Headers) -> str:
-    return "".join([f"{name}: {value}\r\n" for name, value in fields])
+def _lines(fields: Headers) -> bytes:
+    return "".join([f"{name}: {value}\r\n" for name, value in fields]).encode("latin-1")
 
 
-_shared: Final = lru_cache(maxsize=256)(_lines)
-
-
-@lru_cache(maxsize=16)
-def _common(date: str, caching: str) -> str:
-    return _lines((("date", date), ("server", f"tricklecast/{__version__}"), ("cache-control", caching)))
-
-
-@lru_cache(maxsize=1024)
-def _content_type(content_type: str) -> str:
-    return _lines(type_fields(content_type))
+@lru_cache(maxsize=256)
+def _shared(status: int, date: str, caching: str, content_type: str, close: bool, cors: Headers) -> bytes:
+    """The status line, and the lines that many responses of one second share."""
+    fields = (("date", date), ("server", f"tricklecast/{__version__}"), ("cache-control", caching))
+    types = type_fields(content_type) if content_type else ()
+    return _STATUS_LINES[status] + _lines((*fields, *types, *(_CLOSE if close else ()), *cors))

@@ -114,11 +114,11 @@ class SharedCapacity(Capacity):
         used: those of this worker.
     """
 
-    __slots__ = ("_add", "_refuses_joins", "_total")
+    __slots__ = ("_add", "_total")
 
     def __init__(self, limit: int | None, total: Callable[[], int], add: Callable[[int], None]) -> None:
-        self._total, self._add, self._refuses_joins = total, add, False
         super().__init__(limit)
+        self._total, self._add = total, add
 
     @property
     def joinable(self) -> bool:
@@ -130,22 +130,10 @@ class SharedCapacity(Capacity):
             self._refuses_joins = False
         return not self._refuses_joins
 
-    @joinable.setter
-    def joinable(self, value: bool) -> None:
-        """Do nothing: the base class sets it, but the sum over all workers decides."""
-
     @property
     def full(self) -> bool:
         """Whether nobody may come, at any worker."""
         return self._total() >= self.limit  # every GET asks
-
-    @full.setter
-    def full(self, value: bool) -> None:
-        """Do nothing: the base class sets it, but the sum over all workers decides."""
-
-    def admits(self, *, join: bool) -> bool:
-        """Whether there is room for one more: a newcomer (``join``), or a client that goes on."""
-        return not self.full and (self.joinable or not join)
 
     def take(self) -> None:
         """One more is in."""

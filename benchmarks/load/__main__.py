@@ -7,9 +7,9 @@ import json
 import sys
 from dataclasses import asdict
 
-from benchmarks.load import exchange, idle, repeat, stream
+from benchmarks.load import audience, exchange, idle, repeat, stream
 from benchmarks.load.loop import Loop
-from benchmarks.scenarios import Dialect, Exchanges, Idle, Repeat, Stream, from_json
+from benchmarks.scenarios import Audience, Dialect, Exchanges, Idle, Repeat, Stream, from_json
 
 
 def main() -> None:
@@ -27,6 +27,8 @@ def main() -> None:
             result = idle.run(loop, scenario, pid, dialect)
         case Repeat() as scenario:
             result = repeat.run(loop, scenario, pid)
+        case Audience() as scenario:
+            result = audience.run(loop, scenario, pid)
     json.dump(asdict(result), sys.stdout)  # type: ignore[call-overload]
 
 

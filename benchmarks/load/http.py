@@ -36,6 +36,7 @@ class Connection:
 
     Attributes:
         on_head, on_end: called when a response's head has arrived, and when its end has.
+        on_payload: called with payload that is passed over; the view is valid during the call only.
         on_close: called when the server has closed the connection. A client without it regards a closed connection
             as an error, and a segment that ends in the middle of a chunk, too.
         busy: whether a response is still to come, or to end.
@@ -59,6 +60,7 @@ class Connection:
         "on_close",
         "on_end",
         "on_head",
+        "on_payload",
         "status",
     )
 
@@ -86,6 +88,7 @@ class Connection:
         self.head = b""
         self.busy = False
         self.on_head: Callable[[], None] | None = None
+        self.on_payload: Callable[[memoryview], object] | None = None
         self.on_end: Callable[[], None] | None = None
         self.on_close: Callable[[], None] | None = None
 
@@ -212,6 +215,8 @@ class Connection:
         """Count payload; a chunk that is whole is reported."""
         chunk_size = self._chunk_size
         if not chunk_size:
+            if self.on_payload is not None:
+                self.on_payload(_VIEW[at : at + size])
             return
         position = self._position
         end = at + size

@@ -17,7 +17,7 @@ from benchmarks.scenarios import to_json
 
 @dataclass(slots=True)
 class Found:
-    """What a section's rounds have found, each by case."""
+    """The results of a section: each round has a sample of each case. A case of another server ends with its name."""
 
     name: str
     section: Section
@@ -27,9 +27,13 @@ class Found:
         """What is expected, and what was found."""
         return [Verdict(bound, tuple(bound.found(samples) for samples in self.rounds)) for bound in self.section.bounds]
 
-    def median(self, case: str, name: str) -> float:
-        """A figure of a case, over all rounds."""
-        return median(samples[case][name] for samples in self.rounds)
+    def labels(self) -> list[str]:
+        """The cases that were measured, in any round."""
+        return list(dict.fromkeys(label for samples in self.rounds for label in samples))
+
+    def values(self, case: str, name: str) -> list[float]:
+        """A figure of a case in each round that has it."""
+        return [samples[case][name] for samples in self.rounds if name in samples.get(case, {})]
 
     def to_json(self) -> dict[str, Any]:
         """Everything, as JSON."""
@@ -54,12 +58,12 @@ def print_found(console: Console, found: Found) -> None:
     table.add_column("")
     for column in section.columns:
         table.add_column(column.title, justify="right")
-    for case in section.cases:
-        cells = [f"{found.median(case, column.name) * column.factor:{column.form}}" for column in section.columns]
+    for case in found.labels():
+        cells = [f"{median(found.values(case, one.name)) * one.factor:{one.form}}" for one in section.columns]
         table.add_row(case, *cells)
     console.print(table)
     for verdict in found.verdicts():
         console.print(str(verdict), markup=False)
-    for case in section.cases:
-        if max(samples[case].get("load_busy", 0.0) for samples in found.rounds) > BUSY:
+    for case in found.labels():
+        if max(found.values(case, "load_busy"), default=0.0) > BUSY:
             console.print(f"! {case}: the load generator was the bottleneck (more than {BUSY:.0%} of its core)")

@@ -41,6 +41,7 @@ class Section:
     Attributes:
         title: what it shows. cases: by name, in the order in which a round runs them.
         rounds: at most so many; ``None``: as many as are asked for.
+        compared: whether other servers are measured in its cases, too.
     """
 
     title: str
@@ -48,6 +49,7 @@ class Section:
     columns: tuple[Column, ...]
     bounds: tuple[Bound, ...]
     rounds: int | None = None
+    compared: bool = False
 
 
 _CPU = Column("CPU us", "cpu_us", form=".2f")
@@ -112,6 +114,7 @@ def stalled(size: Size) -> Section:
             Bound("publisher blocked, % of the time", figure("blocked", "among stalled", 100), 1),
             Bound("kB per stalled reader", difference("rss_kb", "among stalled", "alone", max(size.stalled, 1))),
         ),
+        compared=True,
     )
 
 
@@ -149,6 +152,7 @@ def idle(size: Size) -> Section:
         (Column("kB per reader", "kb", form=".2f"), Column("delivered at last %", "share", 100, ".2f")),
         (Bound("kB per waiting reader", figure("kb", "idle"), 4),),
         rounds=1,
+        compared=True,
     )
 
 
@@ -180,6 +184,7 @@ def many(size: Size) -> Section:
             # Who comes last waits for everybody else: it cannot be better than proportional.
             Bound("p99 / readers, x few", _per_reader("p99_ms", (lots, size.many), (few, size.few)), 1.3),
         ),
+        compared=True,
     )
 
 

@@ -635,7 +635,7 @@ def test_a_pipe_whose_reader_has_stopped_is_told_and_given_up(
     with pytest.raises(AccessLogError, match=r"nobody reads it, or the disk does not answer; 3 records are lost"):
         run(lambda: make(path, queue=3), use)
     (told,) = [entry.message for entry in caplog.records]
-    assert "a write has not returned for 0 s" in told
+    assert re.search(r"a write has not returned for \d+ s", told)
 
 
 def test_a_pipe_that_nobody_opens_is_an_error_at_the_start(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -20,6 +20,7 @@ import typer
 from typer.testing import CliRunner
 
 import tricklecast.app.cli
+from tests.support.compiled import COMPILED
 from tests.support.forked import forked
 from tests.support.waiting import WITHIN_S
 from tricklecast.app.cli import COMMANDS, Mount, is_private, load, main, run, runnable, wanted_help
@@ -28,6 +29,8 @@ from tricklecast.trickle.errors import TrickleError
 
 HEAVY = ("asyncio", "fastapi", "uvicorn", "uvloop", "httptools", "av", "pyspark", "httpx",
          "tricklecast.publisher", "tricklecast.subscriber", "tricklecast.analytics")  # fmt: skip
+
+VERSION = f"tricklecast {__version__}{' (compiled)' if COMPILED else ''}\n"
 
 
 def python(code: str, *arguments: str) -> subprocess.CompletedProcess[str]:
@@ -94,8 +97,8 @@ def test_a_first_word_alone_lists_its_commands() -> None:
 
 
 def test_version() -> None:
-    """`--version` prints it."""
-    assert run_cli("--version").stdout == f"tricklecast {__version__}\n"
+    """`--version` prints it, and whether the hot path is compiled."""
+    assert run_cli("--version").stdout == VERSION
 
 
 @pytest.mark.parametrize("arguments", [["no-such-command"], ["--no-such-option"], ["serve", "--no-such-option"]])
@@ -219,7 +222,7 @@ def test_python_m_app_is_the_same_command() -> None:
     """`python -m tricklecast` runs it, too."""
     started = [sys.executable, "-m", "tricklecast", "--version"]
     result = subprocess.run(started, capture_output=True, text=True, timeout=WITHIN_S, check=True)
-    assert result.stdout == f"tricklecast {__version__}\n"
+    assert result.stdout == VERSION
 
 
 def test_an_early_ctrl_c_leaves_no_trace() -> None:

@@ -250,6 +250,7 @@ def test_a_publisher_waits_for_readers_that_are_behind(shared: LocalServer, name
     run(shared, program)
 
 
+@pytest.mark.interpreted
 def test_the_schedulers_hold_it(shared: LocalServer, name: str, monkeypatch: pytest.MonkeyPatch) -> None:
     """It is held where a client's connection is: for readers that are queued, and for readers that are late."""
     held: list[object] = []

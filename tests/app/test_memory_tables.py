@@ -140,6 +140,13 @@ def test_a_full_table_takes_what_the_page_says(
     fill: Callable[[], Callable[[], int]], entries: int, at_most: int
 ) -> None:
     """More is put in than it holds. What the page says is measured: an entry takes no more, nor less than a third."""
+    # The least of three: what other threads of the tests take meanwhile is counted, too.
+    taken = min(memory_of(fill, entries) for _ in range(3))
+    assert at_most / 3 <= taken / entries <= at_most
+
+
+def memory_of(fill: Callable[[], Callable[[], int]], entries: int) -> int:
+    """Bytes of a table that is full."""
     gc.collect()
     tracemalloc.start()
     try:
@@ -149,4 +156,4 @@ def test_a_full_table_takes_what_the_page_says(
     finally:
         tracemalloc.stop()
     assert size() == entries
-    assert at_most / 3 <= taken / entries <= at_most
+    return taken

@@ -6,10 +6,10 @@ import asyncio
 import re
 import shutil
 import subprocess
-import time
 from collections.abc import AsyncIterator, Iterator, Set
 from contextlib import asynccontextmanager
 from fnmatch import fnmatchcase
+from itertools import count
 from pathlib import Path
 from typing import Final
 
@@ -28,7 +28,7 @@ from tricklecast.app.tools.conformance.target import Address
 PAGE: Final = Path(__file__).parents[2] / "docs/how-to/behind-a-proxy.md"
 SHORT_S: Final = 0.5
 LONG_S: Final = (11.0, 70.0, 200.0)
-AT_ONCE_S: Final = 5.0
+AT_ONCE_S: Final = 9.0
 """A busy machine may take a while; what this is to find took 10 s and more."""
 
 BINARIES: Final = {
@@ -223,16 +223,18 @@ def test_long_silences(proxy: int) -> None:
 def test_an_early_answer_ends_the_post(proxy: int, server: LocalServer, request: pytest.FixtureRequest) -> None:
     """A publisher whose segment is closed learns of it while its body goes on; Caddy tells it at the body's end."""
 
-    async def main() -> float:
+    is_told_late = "caddy" in request.node.name
+
+    async def main() -> None:
         channel = f"early-{proxy}"
         async with connected(proxy) as first, connected(proxy) as late:
             first.ask("POST", f"/trickle/{channel}/0", "Content-Length: 4")
             first.writer.write(b"data")
             assert (await first.answer())[0] == 200
             late.ask("POST", f"/trickle/{channel}/0", "Transfer-Encoding: chunked")
-            begun = time.monotonic()
             told = asyncio.create_task(late.answer(WITHIN_S))
-            for _ in range(80):
+            chunks = range(20) if is_told_late else count()
+            for _ in chunks:
                 if told.done():
                     break
                 late.writer.write(b"1\r\nx\r\n")
@@ -240,11 +242,8 @@ def test_an_early_answer_ends_the_post(proxy: int, server: LocalServer, request:
             else:
                 late.writer.write(b"0\r\n\r\n")
             assert (await told)[0] == 409
-            return time.monotonic() - begun
 
-    took_s = asyncio.run(main())
-    if "caddy" not in request.node.name:
-        assert took_s < 3.9, "the answer comes before the end of the body"
+    asyncio.run(main())
 
 
 def test_a_refused_post_costs_nobody_else(proxy: int) -> None:

@@ -13,6 +13,7 @@ import struct
 import subprocess
 import sys
 import termios
+import threading
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
@@ -146,7 +147,7 @@ WRAPPER = (
 
 
 class FakeSystemd:
-    """Listens as systemd does.
+    """Listens as systemd does: all the time, since the kernel keeps ten messages for it, and the service drops others.
 
     Args:
         path: of the socket.
@@ -160,17 +161,25 @@ class FakeSystemd:
         self._socket = socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM)
         self._socket.setsockopt(socket.SOL_SOCKET, socket.SO_PASSCRED, 1)
         self._socket.bind(str(path))
-        self._socket.setblocking(False)
+        self._listening = threading.Thread(target=self._listen)
+        self._listening.start()
 
-    def hear(self) -> list[str]:
+    def _listen(self) -> None:
+        while True:
+            text, credentials, _, _ = self._socket.recvmsg(100, socket.CMSG_SPACE(struct.calcsize("3i")))
+            if not text:
+                return
+            self.told.append((text.decode(), struct.unpack("3i", credentials[0][2])[0]))
+
+    def heard(self) -> list[str]:
         """All messages so far."""
-        with contextlib.suppress(BlockingIOError):
-            while True:
-                text, credentials, _, _ = self._socket.recvmsg(100, socket.CMSG_SPACE(struct.calcsize("3i")))
-                self.told.append((text.decode(), struct.unpack("3i", credentials[0][2])[0]))
         return [text for text, _ in self.told]
 
     def close(self) -> None:
+        """End, with all that has been sent."""
+        with socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM) as last:
+            last.sendto(b"", self._socket.getsockname())
+        self._listening.join()
         self._socket.close()
 
 
@@ -180,27 +189,27 @@ def test_systemd_hears_of_the_server_and_not_of_its_workers(tmp_path: Path) -> N
     `--access-log-queue` is one limit for all of them, too.
     """
     notify = tmp_path / "notify"
-    with contextlib.closing(FakeSystemd(notify)) as systemd, socket.create_server(("127.0.0.1", 0)) as given:
-        environment = {"NOTIFY_SOCKET": str(notify), "LISTEN_FDS": "1", "WATCHDOG_USEC": "100000"}
+    systemd = FakeSystemd(notify)
+    with contextlib.closing(systemd), socket.create_server(("127.0.0.1", 0)) as given:
+        environment = {"NOTIFY_SOCKET": str(notify), "LISTEN_FDS": "1", "WATCHDOG_USEC": "400000"}
         before = [sys.executable, "-c", WRAPPER, str(given.fileno())]
         arguments = ("--access-log", tmp_path / "access.jsonl", "--access-log-queue", 101)
         with started(*arguments, before=before, environment=environment, pass_fds=[given.fileno()]) as server:
             assert server.port == given.getsockname()[1]
-            eventually(lambda: systemd.hear().count("READY=1"))
+            eventually(lambda: systemd.heard().count("READY=1"))
             first = workers_of(server.process.pid)
             os.kill(first[1], signal.SIGKILL)
             eventually(lambda: len(workers_of(server.process.pid)) == 2 and workers_of(server.process.pid) != first)
-            eventually(lambda: systemd.hear()[-3:] == ["WATCHDOG=1"] * 3)
-            beats = systemd.hear().count("WATCHDOG=1")
-            eventually(lambda: systemd.hear().count("WATCHDOG=1") > beats + 3)
+            eventually(lambda: systemd.heard()[-3:] == ["WATCHDOG=1"] * 3)
+            beats = systemd.heard().count("WATCHDOG=1")
+            eventually(lambda: systemd.heard().count("WATCHDOG=1") > beats + 3)
             with server.client() as client:
                 limit = re.compile(rb'^tricklecast_\w*limit\{.*"access_log_queue".*\} (\d+)', re.MULTILINE)
                 # A page is there without the numbers of a worker that does not answer in time.
                 eventually(lambda: limit.findall(client.ask("GET", "/metrics").body) == [b"51", b"51"])
             assert server.stop() == 0
-        told = systemd.hear()
-        assert [text for text in told if text != "WATCHDOG=1"] == ["READY=1", "STOPPING=1"]
-        assert {process for _, process in systemd.told} == {server.process.pid}
+    assert [text for text in systemd.heard() if text != "WATCHDOG=1"] == ["READY=1", "STOPPING=1"]
+    assert {process for _, process in systemd.told} == {server.process.pid}
 
 
 AT_TERMINAL = (

@@ -11,6 +11,7 @@ from random import Random
 from typing import Final
 
 from tests.support.resets import reset
+from tests.support.streams import serve_streams
 
 
 class Fault(Enum):
@@ -162,20 +163,11 @@ async def weather(seed: str, upstream: int, faults: int) -> AsyncIterator[Weathe
         faults: how many there will be.
     """
     made = Weather(Random(seed), upstream, faults)
-    tasks: set[asyncio.Task[None]] = set()
-
-    async def serve(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        task = asyncio.current_task()
-        assert task is not None
-        tasks.add(task)
-        task.add_done_callback(tasks.discard)
-        await made.serve(reader, writer)
-
-    server = await asyncio.start_server(serve, "127.0.0.1", 0)
-    made.port = server.sockets[0].getsockname()[1]
+    server = await serve_streams(made.serve)
+    made.port = server.port
     try:
         yield made
     finally:
-        server.close()
+        await server.close()
         made.strike()
-        await asyncio.gather(*tasks, return_exceptions=True)
+        await asyncio.gather(*server.serving, return_exceptions=True)

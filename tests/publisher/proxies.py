@@ -9,6 +9,7 @@ from dataclasses import dataclass, field
 from typing import Final
 
 from tests.support.resets import reset
+from tests.support.streams import serve_streams
 
 WITHOUT_ANSWER: Final = -1
 """Everything gets through, but the answer does not."""
@@ -113,13 +114,11 @@ async def proxy(port: int) -> AsyncIterator[Proxy]:
     """Run a proxy to a server on this machine."""
     made = Proxy()
 
-    async def serve(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        await made._serve(reader, writer, port)
-
-    server = await asyncio.start_server(serve, "127.0.0.1", 0)
-    made.port = server.sockets[0].getsockname()[1]
+    server = await serve_streams(lambda reader, writer: made._serve(reader, writer, port))
+    made.port = server.port
     try:
         yield made
     finally:
-        server.close()
+        await server.close()
         made.cut_all()
+        await asyncio.gather(*server.serving)

@@ -10,6 +10,7 @@ from dataclasses import dataclass, field
 from typing import Any, TypeVar
 from unittest.mock import patch
 
+from tests.support.streams import serve_streams
 from tests.support.waiting import WITHIN_S
 from tricklecast.subscriber.fetch import Runtime
 
@@ -145,12 +146,8 @@ class FakeServer:
 async def fake(handler: Handler, tls: ssl.SSLContext | None = None) -> AsyncIterator[FakeServer]:
     """Serve with that handler on a free port of this host."""
     fake_server = FakeServer(scheme="https" if tls else "http")
-    tasks: set[asyncio.Task[None]] = set()
 
     async def serve(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        task = asyncio.current_task()
-        assert task is not None
-        tasks.add(task)
         fake_server.connections += 1
         fake_server.open_connections += 1
         number = fake_server.connections
@@ -163,7 +160,6 @@ async def fake(handler: Handler, tls: ssl.SSLContext | None = None) -> AsyncIter
         except (ConnectionError, asyncio.CancelledError):
             pass
         finally:
-            tasks.discard(task)
             writer.close()
             if tls is not None:
                 writer.transport.abort()  # else it would wait for an alert that the client does not send
@@ -173,16 +169,12 @@ async def fake(handler: Handler, tls: ssl.SSLContext | None = None) -> AsyncIter
                 fake_server.open_connections -= 1
                 fake_server.changed.notify_all()
 
-    server = await asyncio.start_server(serve, "127.0.0.1", 0, ssl=tls)
-    fake_server.port = server.sockets[0].getsockname()[1]
+    server = await serve_streams(serve, tls)
+    fake_server.port = server.port
     try:
         yield fake_server
     finally:
-        server.close()
-        for task in list(tasks):
-            task.cancel()
-        await asyncio.gather(*tasks, return_exceptions=True)
-        await server.wait_closed()
+        await server.cancel()
 
 
 async def _read_request(reader: asyncio.StreamReader, writer: asyncio.StreamWriter, connection: int) -> Exchange | None:

@@ -20,6 +20,7 @@ import tricklecast.testing
 from tests.app.core.support import owned
 from tests.subscriber.fake import run, timed
 from tests.support.local import LocalServer, local_server
+from tests.support.streams import serve_streams
 from tests.support.waiting import eventually, until
 from tricklecast.subscriber import Position, Segment, Subscriber
 from tricklecast.subscriber.fetch import Runtime
@@ -350,13 +351,9 @@ class Cutter:
 
     port: int
     after: list[int]
-    tasks: set[asyncio.Task[None]] = field(default_factory=set)
 
     async def serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         """One connection."""
-        task = asyncio.current_task()
-        assert task is not None
-        self.tasks.add(task)
         up_reader, up_writer = await asyncio.open_connection("127.0.0.1", self.port)
         try:
             async with asyncio.TaskGroup() as group:
@@ -366,7 +363,6 @@ class Cutter:
         except (ConnectionError, asyncio.CancelledError):
             pass
         finally:
-            self.tasks.discard(task)
             writer.transport.abort()
             up_writer.transport.abort()
 
@@ -394,14 +390,11 @@ async def cutting(url: str, after: list[int]) -> AsyncIterator[str]:
     """The same channel behind a proxy that cuts."""
     parts = httpx.URL(url)
     cutter = Cutter(parts.port or 0, after)
-    listener = await asyncio.start_server(cutter.serve, "127.0.0.1", 0)
+    listener = await serve_streams(cutter.serve)
     try:
-        yield str(parts.copy_with(port=listener.sockets[0].getsockname()[1]))
+        yield str(parts.copy_with(port=listener.port))
     finally:
-        listener.close()
-        for task in list(cutter.tasks):
-            task.cancel()
-        await asyncio.gather(*cutter.tasks, return_exceptions=True)
+        await listener.cancel()
 
 
 class TestCuts:

@@ -19,6 +19,7 @@ import pytest
 
 from tests.subscriber.fake import run, timed
 from tests.support.forked import forked
+from tests.support.ports import free_port
 from tests.support.server import RunningServer, serve
 from tests.support.waiting import WITHIN_S
 from tricklecast.subscriber import Subscriber
@@ -242,13 +243,14 @@ def test_a_server_that_restarts_is_found_again() -> None:
                 for _ in range(2):
                     assert await (await anext(subscriber)).read() == b"before"
                 await anyio.to_thread.run_sync(first.stop, signal.SIGKILL)
-                with serve("--port", str(first.port)):
+                with serve("--port", port):
                     await publish(http, url, 0, b"after")
                     segment = await anext(subscriber)
                     assert (segment.seq, segment.gap, segment.restarted) == (0, 0, True)
                     assert await segment.read() == b"after"
 
-    with serve(fork=False) as first:
+    port = str(free_port())  # nobody else gets it meanwhile
+    with serve("--port", port, fork=False) as first:
         run(lambda: main(first))
 
 

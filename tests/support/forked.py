@@ -89,11 +89,14 @@ def relay(path: str, arguments: list[str]) -> None:
     """Has a command run, and ends as it ends."""
     with socket.socket(socket.AF_UNIX) as nursery:
         nursery.connect(path)
-        for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
+        passed_on = signal.SIGINT, signal.SIGTERM, signal.SIGHUP
+        what = {"arguments": arguments, "environment": dict(os.environ), "folder": os.getcwd(), "relay": os.getpid()}
+        before = signal.pthread_sigmask(signal.SIG_BLOCK, passed_on)  # until the order is out
+        for number in passed_on:
             if signal.getsignal(number) is not signal.SIG_IGN:
                 signal.signal(number, lambda number, _: nursery.send(bytes([number])))
-        what = {"arguments": arguments, "environment": dict(os.environ), "folder": os.getcwd(), "relay": os.getpid()}
         _send(nursery, [0, 1, 2], what)
+        signal.pthread_sigmask(signal.SIG_SETMASK, before)
         nothing = os.open(os.devnull, os.O_RDWR)
         for descriptor in range(3):
             os.dup2(nothing, descriptor)
@@ -136,6 +139,9 @@ def nursery(path: str) -> None:
             if listener in ready:
                 connection, _ = listener.accept()
                 header, streams, _, _ = socket.recv_fds(connection, HEADER.size, 3)
+                if not header:  # it was killed before it could say what it wants
+                    connection.close()
+                    continue
                 (size,) = HEADER.unpack(header)
                 order = json.loads(connection.recv(size, socket.MSG_WAITALL))
                 if "arguments" not in order:

@@ -10,6 +10,7 @@ from dataclasses import dataclass, field
 from typing import Any, TypeVar
 
 from tests.support.resets import reset
+from tests.support.streams import serve_streams
 from tests.support.waiting import WITHIN_S
 
 T = TypeVar("T")
@@ -114,11 +115,10 @@ async def fake_server(*scripts: Script, tls: ssl.SSLContext | None = None) -> As
         finally:
             writer.close()
 
-    server = await asyncio.start_server(serve, "127.0.0.1", 0, ssl=tls)
-    port = server.sockets[0].getsockname()[1]
-    fake.base = f"{'https' if tls else 'http'}://127.0.0.1:{port}/trickle"
+    server = await serve_streams(serve, tls)
+    fake.base = f"{'https' if tls else 'http'}://127.0.0.1:{server.port}/trickle"
     try:
         yield fake
     finally:
-        server.close()
+        await server.close()
     await asyncio.gather(*fake.scripts)

@@ -21,6 +21,7 @@ from tests.publisher.media.clips import make_clip
 from tests.subscriber.check.segments import cut
 from tests.support.browser import Watched, barriers
 from tests.support.forked import forked
+from tests.support.ports import free_port
 from tests.support.server import RunningServer, serve
 from tests.support.waiting import WITHIN_S, eventually
 
@@ -183,13 +184,13 @@ def test_the_player_goes_on_with_another_publisher(server: RunningServer, tab: W
 def test_the_player_survives_a_restart_of_the_server(tab: Watched) -> None:
     """It reconnects by itself and plays on at the live edge."""
     tab.expected += ["404", "470", "503", "ERR_"]
-    quick = ("--shutdown-restart-s", "0")
+    quick = ("--shutdown-restart-s", "0", "--port", str(free_port()))  # nobody else gets it meanwhile
     with serve(*quick) as first, publishing(first.base, "cam", SMALL, "--container", "fmp4") as publisher:
         page = tab.open(f"{first.url}/watch/cam")
         plays(page)
         first.stop()
         before = page.evaluate("[video.currentTime, video.getVideoPlaybackQuality().totalVideoFrames]")
-        with serve(*quick, "--port", str(first.port)):
+        with serve(*quick):
             plays(page, before[0] + 1, before[1] + 20)
             publisher.kill()
 

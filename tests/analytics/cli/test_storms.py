@@ -19,6 +19,7 @@ import duckdb
 import pytest
 from typer.testing import CliRunner, Result
 
+from tests.support.waiting import WITHIN_S
 from tricklecast.analytics.cli import storms
 from tricklecast.analytics.cli.storms import EngineName, choose_engine
 from tricklecast.analytics.lines import LogFiles
@@ -361,11 +362,11 @@ def test_ctrl_c_ends_cleanly(tmp_path: Path) -> None:
     )
     assert child.stdin is not None
     assert child.stderr is not None
-    guard = threading.Timer(60, child.kill)
+    guard = threading.Timer(WITHIN_S, child.kill)
     guard.start()
     try:
         child.stderr.readline()
-        while not list(tmp_path.iterdir()):
+        while not list(tmp_path.iterdir()):  # that may be the file with which Python tries the folder
             assert child.poll() is None
         child.send_signal(signal.SIGINT)
         out, errors = child.communicate()
@@ -373,6 +374,34 @@ def test_ctrl_c_ends_cleanly(tmp_path: Path) -> None:
         guard.cancel()
         child.kill()
     assert (child.returncode, out, errors, list(tmp_path.iterdir())) == (130, b"", b"", [])
+
+
+INTERRUPTED_IMPORT = """
+import os, signal, sys
+
+class Interrupts:
+    starts = False
+
+    def find_spec(self, name, path, target=None):
+        if name == "_duckdb":
+            self.starts = True
+            sys.modules.pop("atexit", None)  # it is imported in the middle of the start
+        elif name == "atexit" and self.starts:
+            self.starts = False
+            os.kill(os.getpid(), signal.SIGINT)
+
+sys.meta_path.insert(0, Interrupts())
+from tricklecast.__main__ import main
+main()
+"""
+
+
+def test_ctrl_c_while_duckdb_starts_is_ctrl_c(tmp_path: Path) -> None:
+    """130, and not the ImportError that DuckDB would make of it."""
+    (tmp_path / "web.log").write_text(LOOPING)
+    command = [sys.executable, "-c", INTERRUPTED_IMPORT, "storms", str(tmp_path / "web.log")]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=WITHIN_S, check=False)
+    assert (done.returncode, done.stdout, done.stderr) == (130, "", "")
 
 
 LOOP = '203.0.113.7 - - [25/Nov/2025:12:00:{0:02} +0000] "GET /api/v1/token HTTP/1.1" 401 0 "-" "bad/1"\n'

@@ -7,7 +7,7 @@ from typing import get_args
 import pytest
 
 from tricklecast.app.core.registry import Resolution
-from tricklecast.app.core.results import COME_BACK_S, Ahead, Cause, Ended, Gone, Refusal
+from tricklecast.app.core.results import COME_BACK_S, Ahead, Cause, Ended, Ending, Gone, Outcome, Refusal
 from tricklecast.app.core.state import Ready, Upcoming
 from tricklecast.trickle.wire import NO_LIFE
 
@@ -38,3 +38,13 @@ def test_answers_do_not_change() -> None:
     answer = Ended(3, 3, 1, "video/mp2t")
     with pytest.raises(AttributeError):
         answer.head = 4  # type: ignore[misc]
+
+
+def test_outcomes_are_compared_by_what_they_say() -> None:
+    """Equal ones have the same ending and size, and are shown with both."""
+    outcome = Outcome(Ending.TOO_LARGE, 4)
+    assert outcome == Outcome(Ending.TOO_LARGE, 4)
+    assert outcome != Outcome(Ending.TOO_LARGE, 5)
+    assert outcome != Outcome(Ending.EMPTY, 4)
+    assert outcome != (Ending.TOO_LARGE, 4)
+    assert repr(outcome) == "<Outcome TOO_LARGE of 4 B>"

@@ -45,8 +45,10 @@ def guards() -> int:
     return len({id(thing._guard) for thing in gc.get_objects() if type(thing) is Connection})
 
 
-def test_a_waiting_reader_has_no_parser() -> None:
-    """However many readers wait for a segment, none of them keeps what it takes to read a request."""
+@pytest.mark.interpreted
+def test_a_waiting_reader_has_no_parser(monkeypatch: pytest.MonkeyPatch) -> None:
+    """However many readers wait for a segment, only a bounded number keeps what it takes to read a request."""
+    monkeypatch.setattr("tricklecast.app.http1.connection.KEPT_PARSERS", 0)
     with local_server() as server, server.client() as target, no_collector():
         channel = target.channel()
         channel.create()

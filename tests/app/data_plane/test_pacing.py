@@ -10,6 +10,7 @@ from typing import Any, cast
 import pytest
 
 from tests.app.core.support import Watcher, owned
+from tests.support.compiled import needs_interpreter
 from tricklecast.app.core.limits import Limits
 from tricklecast.app.core.registry import Registry
 from tricklecast.app.core.results import Outcome
@@ -35,8 +36,6 @@ from tricklecast.app.data_plane.pacing import (
     Pacing,
 )
 from tricklecast.app.data_plane.scheduling import READERS
-
-pytestmark = pytest.mark.interpreted
 
 WAIT_S = 0.5
 SIZE = STEP_BYTES - SEGMENT_BYTES
@@ -201,6 +200,7 @@ class Bench:
 @pytest.fixture
 def loop(monkeypatch: pytest.MonkeyPatch) -> Loop:
     """The loop and the clock of the modules; looks take no time."""
+    needs_interpreter()
     loop = Loop()
     monkeypatch.setattr(pacing, "asyncio", SimpleNamespace(get_running_loop=lambda: loop))
     for module in (pacing, scheduling):

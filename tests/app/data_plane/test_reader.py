@@ -69,6 +69,7 @@ def test_the_next_segment_goes_before_the_end_of_the_last(
     eventually(lambda: state(target, channel)["readers"] == 0)
 
 
+@pytest.mark.interpreted
 def test_publishers_expect_the_next_request_of_a_reader_that_is_behind(monkeypatch: pytest.MonkeyPatch) -> None:
     """That is so from the end of a segment that is not the newest until the request comes; the newest ends it."""
     monkeypatch.setattr(scheduling, "EXPECTED_TURNS", 10**9)

@@ -15,7 +15,6 @@ from tricklecast.app.data_plane.responses import (
     TEXT,
     Headers,
     Reply,
-    ResponseHead,
     content_type_of,
     empty_reply,
     ended_reply,
@@ -25,8 +24,8 @@ from tricklecast.app.data_plane.responses import (
     next_reply,
     path_reply,
     refusal_reply,
-    segment_fields,
     segment_head,
+    segment_lines,
     segment_trailers,
     shutdown_reply,
     stored_reply,
@@ -39,6 +38,11 @@ from tricklecast.trickle.records import Op
 from tricklecast.trickle.wire import Status
 
 EPOCH = ("Lp-Trickle-Epoch", 1)
+
+
+def lines(*fields: tuple[str, str | int]) -> bytes:
+    """Header fields as they go over the wire."""
+    return b"".join(f"{name}: {value}\r\n".encode() for name, value in fields)
 
 
 def jitter(low: int, high: int) -> int:
@@ -127,12 +131,11 @@ def test_at_the_end_of_an_ended_channel(stored: str, told: str) -> None:
 
 def test_a_head_request_tells_what_is_known(channel: OwnedChannel) -> None:
     """The response has seq, size and epoch; Latest where it differs from the seq; Truncated where it applies."""
-    assert head_reply(channel, segment(3), 3) == Reply(
-        200, "complete", (("Lp-Trickle-Seq", 3), ("Lp-Trickle-Size", 0), EPOCH), content_type="video/mp2t"
-    )
-    cut = head_reply(channel, segment(1, b"x", Event.TRUNCATE), 3, '"tag"')
+    told = lines(("Lp-Trickle-Seq", 3), ("Lp-Trickle-Size", 0), EPOCH)
+    assert head_reply(channel, segment(3), 3) == Reply(200, "complete", content_type="video/mp2t", lines=told)
+    cut = head_reply(channel, segment(1, b"x", Event.TRUNCATE), 3, b'"tag"')
     assert cut.reason == "truncated"
-    assert cut.headers == (
+    assert cut.lines == lines(
         ("Lp-Trickle-Seq", 1), ("Lp-Trickle-Size", 1), EPOCH,
         ("Lp-Trickle-Latest", 3), ("Lp-Trickle-Truncated", "truncated"), ("ETag", '"tag"'), ("Accept-Ranges", "bytes"),
     )  # fmt: skip
@@ -145,24 +148,27 @@ def test_the_head_as_text(channel: OwnedChannel) -> None:
 
 # Publishing.
 
+TAKEN_OVER = b"Another publisher took over"
+NO_MEMORY = b"Limit reached: total_bytes"
 TOO_LARGE = b"Segment too large: the limit is 4 bytes (max_segment_bytes)"
-SEQ_SIZE = (("Lp-Trickle-Seq", 5), ("Lp-Trickle-Size", 4))
+SEQ_SIZE = lines(("Lp-Trickle-Seq", 5), ("Lp-Trickle-Size", 4))
+SEQ_EMPTY = lines(("Lp-Trickle-Seq", 5), ("Lp-Trickle-Size", 0))
 
 
 @pytest.mark.parametrize(
     ("ending", "size", "reply"),
     [
-        (Ending.COMPLETE, 4, Reply(200, "complete", SEQ_SIZE)),
-        (Ending.EMPTY, 0, Reply(200, "empty", (SEQ_SIZE[0], ("Lp-Trickle-Size", 0)), close=True)),
-        (Ending.CLOSED_BY_OTHER, 4, Reply(200, "truncated", SEQ_SIZE, close=True)),
-        (Ending.CLOSED_BY_OTHER, 0, Reply(200, "skipped", (SEQ_SIZE[0], ("Lp-Trickle-Size", 0)), close=True)),
-        (Ending.TERMINATED, 4, Reply(200, "terminated", SEQ_SIZE, close=True, eos=True)),
-        (Ending.SUPERSEDED, 4, Reply(409, "superseded", SEQ_SIZE, b"Another publisher took over", close=True)),
-        (Ending.NOT_THE_SAME, 4, Reply(409, "conflict", SEQ_SIZE, b"Not the body of this key", close=True)),
-        (Ending.TOO_LARGE, 4, Reply(413, "too_large", SEQ_SIZE, TOO_LARGE, close=True)),
+        (Ending.COMPLETE, 4, Reply(200, "complete", lines=SEQ_SIZE)),
+        (Ending.EMPTY, 0, Reply(200, "empty", close=True, lines=SEQ_EMPTY)),
+        (Ending.CLOSED_BY_OTHER, 4, Reply(200, "truncated", close=True, lines=SEQ_SIZE)),
+        (Ending.CLOSED_BY_OTHER, 0, Reply(200, "skipped", close=True, lines=SEQ_EMPTY)),
+        (Ending.TERMINATED, 4, Reply(200, "terminated", close=True, eos=True, lines=SEQ_SIZE)),
+        (Ending.SUPERSEDED, 4, Reply(409, "superseded", body=TAKEN_OVER, close=True, lines=SEQ_SIZE)),
+        (Ending.NOT_THE_SAME, 4, Reply(409, "conflict", body=b"Not the body of this key", close=True, lines=SEQ_SIZE)),
+        (Ending.TOO_LARGE, 4, Reply(413, "too_large", body=TOO_LARGE, close=True, lines=SEQ_SIZE)),
         (
             Ending.OVER_BUDGET, 4,
-            Reply(503, "limit:total_bytes", SEQ_SIZE, b"Limit reached: total_bytes", close=True, retry_after_s=5),
+            Reply(503, "limit:total_bytes", body=NO_MEMORY, close=True, retry_after_s=5, lines=SEQ_SIZE),
         ),
         (Ending.ABORTED, 4, None),
     ],
@@ -174,7 +180,7 @@ def test_how_a_publisher_is_answered(ending: Ending, size: int, reply: Reply | N
 
 def test_a_retry_of_a_stored_body_is_a_success() -> None:
     """The retry with the same key is told the size that is stored."""
-    assert stored_reply(AlreadyStored(5, 4, 1)) == Reply(200, "complete", SEQ_SIZE, close=True)
+    assert stored_reply(AlreadyStored(5, 4, 1)) == Reply(200, "complete", close=True, lines=SEQ_SIZE)
 
 
 # Refusals.
@@ -281,28 +287,29 @@ def test_the_end_of_a_channel_and_the_wait_are_told() -> None:
 @pytest.mark.parametrize(
     ("event", "head", "tag", "more"),
     [
-        (None, 4, "", ()),
-        (None, 7, "", (("Lp-Trickle-Latest", 7),)),
-        (Event.FINISH, 4, '"tag"', (("ETag", '"tag"'), ("Accept-Ranges", "bytes"))),
-        (Event.FINISH, None, "", (("Accept-Ranges", "bytes"),)),
-        (Event.TRUNCATE, 4, "", (("Lp-Trickle-Truncated", "truncated"), ("Accept-Ranges", "bytes"))),
+        (None, 4, b"", ()),
+        (None, 7, b"", (("Lp-Trickle-Latest", 7),)),
+        (Event.FINISH, 4, b'"tag"', (("ETag", '"tag"'), ("Accept-Ranges", "bytes"))),
+        (Event.FINISH, None, b"", (("Accept-Ranges", "bytes"),)),
+        (Event.TRUNCATE, 4, b"", (("Lp-Trickle-Truncated", "truncated"), ("Accept-Ranges", "bytes"))),
     ],
 )
 def test_the_head_of_a_segment(
-    channel: OwnedChannel, event: Event | None, head: int | None, tag: str, more: Headers
+    channel: OwnedChannel, event: Event | None, head: int | None, tag: bytes, more: Headers
 ) -> None:
     """It has the seq, size and epoch; Latest where it differs from the seq; tag and ranges once it has closed."""
     made = segment(4, b"123456789", event)
-    fields = (("Lp-Trickle-Seq", 4), ("Lp-Trickle-Size", 9), EPOCH, *more)
-    assert segment_fields(channel, made, head, tag) == fields
+    told = lines(("Lp-Trickle-Seq", 4), ("Lp-Trickle-Size", 9), EPOCH, *more)
+    assert segment_lines(channel, made, head, tag) == told
     if head is not None:
-        assert segment_head(channel, made, head, tag) == ResponseHead(Status.OK, fields, "video/mp2t")
+        found = segment_head(channel, made, head, tag)
+        assert (found.status, found.lines, found.content_type) == (Status.OK, told, "video/mp2t")
 
 
 def test_the_trailers_of_a_segment_say_how_it_ended() -> None:
     """Its size, and the reason if it was cut short."""
-    assert segment_trailers(segment(1, b"1234567", Event.FINISH)) == (("Lp-Trickle-Size", 7),)
-    cut = (("Lp-Trickle-Size", 7), ("Lp-Trickle-Truncated", "truncated"))
+    assert segment_trailers(segment(1, b"1234567", Event.FINISH)) == lines(("Lp-Trickle-Size", 7))
+    cut = lines(("Lp-Trickle-Size", 7), ("Lp-Trickle-Truncated", "truncated"))
     assert segment_trailers(segment(1, b"1234567", Event.TRUNCATE)) == cut
 
 

@@ -88,6 +88,14 @@ def test_no_match_outside_the_base_path(base: str, parts: list[bytes]) -> None:
     assert Router(normalize_base_path(base)).match(b"/" + b"/".join(parts)) == expected
 
 
+FIELDS = ("op", "channel", "seq", "allow", "error", "not_found", "media", "blocking")
+
+
+def fields(route: Route | None) -> list[object]:
+    """The fields of a route, which is compared by these."""
+    return [getattr(route, name, None) for name in FIELDS]
+
+
 @given(
     st.sampled_from([b"GET", b"HEAD", b"POST", b"DELETE", b"PUT", b"OPTIONS"]),
     st.lists(st.binary(min_size=1, max_size=12), min_size=1, max_size=4).map(tuple),
@@ -139,7 +147,7 @@ def test_any_path_segments_can_be_parsed(method: bytes, parts: tuple[bytes, ...]
 )
 def test_what_a_request_asks_for(method: bytes, parts: tuple[bytes, ...], route: Route) -> None:
     """Method and path make the operation; a wrong seq or method is said, not guessed at."""
-    assert parse_route(method, parts) == route
+    assert fields(parse_route(method, parts)) == fields(route)
 
 
 @pytest.mark.parametrize(
@@ -155,8 +163,8 @@ def test_a_name_that_cannot_be_one_is_an_error(name: bytes) -> None:
 def test_the_query_asks_for_nothing() -> None:
     """A target is found by its path: what follows a question mark is somebody else's."""
     router = Router("/trickle")
-    assert router.find(b"GET", b"/trickle/c/0?token=/x/y") == router.find(b"GET", b"/trickle/c/0")
-    assert router.find(b"POST", b"/trickle/c?token=a/5") == router.find(b"POST", b"/trickle/c")
+    assert fields(router.find(b"GET", b"/trickle/c/0?token=/x/y")) == fields(router.find(b"GET", b"/trickle/c/0"))
+    assert fields(router.find(b"POST", b"/trickle/c?token=a/5")) == fields(router.find(b"POST", b"/trickle/c"))
     assert router.find(b"GET", b"/metrics?x") is None
 
 
@@ -178,7 +186,7 @@ def test_the_common_form_of_a_path_is_read_as_any_other(method: bytes, target: b
         if parts is None or (route := parse_route(method, parts)).not_found:
             assert found is None or found.not_found
         else:
-            assert found == route
+            assert fields(found) == fields(route)
 
 
 @pytest.mark.parametrize(

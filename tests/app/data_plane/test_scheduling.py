@@ -11,6 +11,7 @@ from typing import Any, cast
 
 import pytest
 
+from tests.support.compiled import needs_interpreter
 from tricklecast.app.core.segment import Segment
 from tricklecast.app.core.slow_readers import PACE_BYTES, Cut
 from tricklecast.app.data_plane import deadlines, scheduling
@@ -28,8 +29,6 @@ from tricklecast.app.data_plane.scheduling import (
     SlowReader,
     Turns,
 )
-
-pytestmark = pytest.mark.interpreted
 
 COST_S = 2**-12
 PER_TURN = ceil(WRITE_S / COST_S)
@@ -58,6 +57,7 @@ class Loop:
 @pytest.fixture
 def loop(monkeypatch: pytest.MonkeyPatch) -> Loop:
     """The loop and the clock of the schedulers."""
+    needs_interpreter()
     loop = Loop()
     monkeypatch.setattr(scheduling, "asyncio", SimpleNamespace(get_running_loop=lambda: loop))
     monkeypatch.setattr(scheduling, "perf_counter", lambda: loop.now)
@@ -353,6 +353,7 @@ def test_each_state_of_a_connection_has_its_end() -> None:
     assert timeouts.half_closed == {cast(Any, half_closed): 7.0}, "in case that it has been sent something already"
 
 
+@pytest.mark.interpreted
 def test_half_closed_connections_are_limited(monkeypatch: pytest.MonkeyPatch) -> None:
     """One more than the limit, and the one that has waited longest is let go."""
     monkeypatch.setattr(deadlines, "MAX_HALF_CLOSED", 2)

@@ -115,6 +115,7 @@ def test_a_reader_that_does_not_read_holds_no_publisher(server: LocalServer) -> 
             assert server.inside(lambda: publisher.pauses) == 0
 
 
+@pytest.mark.interpreted
 def test_a_publisher_that_waits_goes_on_when_its_reader_does(monkeypatch: pytest.MonkeyPatch) -> None:
     """No timer ends the wait: the reader's socket takes bytes, so it is in time again."""
     monkeypatch.setattr(pacing, "LOOK_S", FOR_EVER_S)

@@ -290,6 +290,7 @@ def test_a_held_post_without_a_body_is_forgotten_as_soon_as_its_client_goes() ->
         assert not server.plane.parked[ParkedFor.OVERTAKEN]
 
 
+@pytest.mark.interpreted
 def test_few_posts_are_held_at_a_time(monkeypatch: pytest.MonkeyPatch) -> None:
     """Beyond the limit they are refused at once."""
     monkeypatch.setattr(handler, "MAX_OVERTAKEN", 1)
@@ -359,6 +360,7 @@ def test_a_publisher_is_released_after_a_while() -> None:
         server.inside(lambda: setattr(willing, "lacks", False))
 
 
+@pytest.mark.interpreted
 def test_a_held_publisher_that_goes_is_forgotten(monkeypatch: pytest.MonkeyPatch) -> None:
     """Its connection breaks at the shutdown or by its timeouts, and the release finds nothing to read from."""
     monkeypatch.setattr(scheduling, "HOLD_S", 10.0**6)

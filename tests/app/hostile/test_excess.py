@@ -238,6 +238,7 @@ def test_requests_that_offer_another_protocol(
     assert not caplog.records
 
 
+@pytest.mark.interpreted
 def test_a_client_that_pipelines_lets_others_come_first(channel: RemoteChannel, server: LocalServer) -> None:
     """However much it sends at once, the server begins few of its requests in one turn of the event loop."""
     channel.create()

@@ -145,7 +145,6 @@ def test_a_lost_protocol_writes_nothing_more() -> None:
 # Requests through the bridge.
 
 
-@pytest.mark.interpreted
 @pytest.mark.parametrize(("target", "found"), [(b"/healthz?x", True), (b"http://h/x", True), (b"http://h", False)])
 def test_a_target_without_a_path_is_not_replayed(target: bytes, found: bool) -> None:
     """uvicorn fails on a request target in which it finds no path."""

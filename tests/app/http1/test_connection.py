@@ -14,7 +14,7 @@ from unittest.mock import patch
 
 import httptools
 import pytest
-from hypothesis import given, settings
+from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from tests.app.data_plane.support import connections
@@ -281,6 +281,7 @@ def cut(data: bytes, places: list[int]) -> list[bytes]:
     st.lists(MESSAGES, max_size=8),
     st.lists(st.integers(0, 1 << 20), max_size=8),
 )
+@example([], [], 0, [b"GET /trickle/c\x01/1 HTTP/1.1\r\nHost: x\r\n\r\n"], [5])
 @settings(max_examples=300)
 def test_no_cut_and_no_pipelining_changes_an_answer(
     before: list[bytes], quick: list[bytes], times: int, after: list[bytes], places: list[int]
@@ -293,12 +294,23 @@ def test_no_cut_and_no_pipelining_changes_an_answer(
     assert transcript(cut(data, places), together=True) == wanted
 
 
+@pytest.mark.parametrize("field", [b"", b"Connection: keep-alive\r\n", b"Proxy-Connection: keep-alive\r\n"])
+@pytest.mark.parametrize(("version", "stays"), [(b"1.0", False), (b"1.1", True)])
+def test_the_version_is_that_of_the_request_line(version: bytes, stays: bool, field: bytes) -> None:
+    """A connection of HTTP/1.0 is closed, whatever its client says about it; one of HTTP/1.1 stays."""
+    head = b"GET /trickle/c/next HTTP/%b\r\nHost: x\r\n%b\r\n" % (version, field)
+    answers, closed, _ = transcript([head], together=True)
+    assert answers.startswith(b"HTTP/1.1 404 ")
+    assert closed != stays
+
+
 def test_a_head_that_is_refused_in_its_turn_gets_no_body() -> None:
     """A client would take the body for the beginning of the next response, also where others were before the HEAD."""
     head = b"HEAD /trickle/c/-1 HTTP/1.1\r\nContent-Length: 0\r\n\r\n"
     for before in (0, 40):
         answers, closed, _ = transcript([QUICK[0] * before + head], together=True)
-        assert answers.endswith(b"\r\nconnection: close\r\n\r\n")
+        assert b"\r\nconnection: close\r\n" in answers[-200:]
+        assert answers.endswith(b"\r\n\r\n")
         assert closed
 
 
@@ -581,15 +593,30 @@ class Wire(asyncio.Transport):
 
 
 class Price:
-    """A clock that says how long each read took."""
+    """A clock that moves while input is parsed, and while a publisher's chunks are handed on to readers."""
 
     def __init__(self) -> None:
-        self.cost_s = 0.0
+        self.cost_s = self.readers_s = 0.0
         self._now = 0.0
 
     def __call__(self) -> float:
-        self._now += self.cost_s
         return self._now
+
+    def charge(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        """Let both take their time, as both clocks of a connection tell it."""
+
+        def feed(connection: Connection, data: memoryview, old: Any = Connection._feed) -> None:
+            self._now += self.cost_s
+            old(connection, data)
+
+        def hand_on(upload: Upload, chunks: list[bytes], old: Any = Upload.data) -> None:
+            self._now += self.readers_s
+            old(upload, chunks)
+
+        monkeypatch.setattr(Connection, "_feed", feed)
+        monkeypatch.setattr(Upload, "data", hand_on)
+        monkeypatch.setattr(module, "thread_time", self)
+        monkeypatch.setattr(module, "perf_counter", self)
 
 
 @pytest.fixture(autouse=True)
@@ -658,11 +685,11 @@ def test_a_connection_that_fills_its_buffer_waits_for_the_next_turn() -> None:
     asyncio.run(main())
 
 
+@pytest.mark.interpreted
 def test_input_that_is_dear_to_parse_is_read_in_smaller_pieces_with_rests(monkeypatch: pytest.MonkeyPatch) -> None:
     """Each dear read halves the next one, down to a least size; from the second on the connection rests, too."""
     price = Price()
-    monkeypatch.setattr(module, "thread_time", price)
-    monkeypatch.setattr(module, "perf_counter", price)
+    price.charge(monkeypatch)
     rests: list[float] = []
 
     async def main() -> None:
@@ -689,10 +716,37 @@ def test_input_that_is_dear_to_parse_is_read_in_smaller_pieces_with_rests(monkey
     asyncio.run(main())
 
 
+@pytest.mark.interpreted
+def test_a_publisher_does_not_rest_for_the_time_that_its_readers_take(monkeypatch: pytest.MonkeyPatch) -> None:
+    """However long that is, its next but one read is whole again; what its own input costs decides whether it rests."""
+    price = Price()
+    price.charge(monkeypatch)
+    rests: list[float] = []
+
+    async def main() -> None:
+        with connected() as (connection, _):
+            monkeypatch.setattr(
+                asyncio.get_running_loop(), "call_later", lambda delay_s, *_: rests.append(delay_s), raising=False
+            )
+            price.readers_s = 50 * DEAR_S
+            for smaller in (True, False) * 3:
+                receive(connection, b"x")
+                assert (room(connection) < TURN_BYTES, connection.pauses, rests) == (smaller, 0, [])
+            price.cost_s = 2 * DEAR_S
+            receive(connection, b"x")
+            receive(connection, b"x")
+            assert connection.pauses == COST
+            assert rests == [pytest.approx(8 * DEAR_S)]
+            connection.resume(COST)
+
+    asyncio.run(main())
+
+
+@pytest.mark.interpreted
 def test_a_read_during_which_another_process_ran_is_not_dear(monkeypatch: pytest.MonkeyPatch) -> None:
     """Input that takes long by the clock makes one next read smaller; without processor time no connection rests."""
     price, nothing = Price(), Price()
-    monkeypatch.setattr(module, "perf_counter", price)
+    price.charge(monkeypatch)
     monkeypatch.setattr(module, "thread_time", nothing)
 
     async def main() -> None:

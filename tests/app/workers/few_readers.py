@@ -1,5 +1,5 @@
-"""A nursery (``tests/support/forked.py``) of servers whose channels are busy with four readers, and whose feeds may lag
-less.
+"""A nursery (``tests/support/forked.py``) of servers whose channels are busy with four readers, whose feeds may lag
+less, and whose workers wait longer for each other: no answer lacks a worker only because this machine is slow.
 """
 
 from __future__ import annotations
@@ -8,12 +8,16 @@ import sys
 from typing import Any
 
 from tests.support.forked import serve_forks
+from tests.support.waiting import WITHIN_S
+from tricklecast.app import changes
 from tricklecast.app.cluster import feed
-from tricklecast.app.workers import busy
+from tricklecast.app.workers import busy, dashboard, facts, overview
 
 SMALL: dict[Any, dict[str, Any]] = {
     busy: {"SPREAD_FROM": 4, "SPREAD_UNTIL": 3, "LOOK_S": 0.25, "KEEP_S": 1.0},
     feed: {"MAX_BEHIND": 100},
+    changes: {"TOLD_S": WITHIN_S},
+    **{module: {"SOON_S": WITHIN_S} for module in (dashboard, facts, overview)},
 }
 
 if __name__ == "__main__":

@@ -31,7 +31,7 @@ FRESH = count()  # seqs that no test has used
 def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[RunningServer]:
     """One for all tests that do not harm it."""
     log = tmp_path_factory.mktemp("workers") / "access.log"
-    with serve(*OPTIONS, "--head-timeout-s", "1", "--keep-alive-s", "1", access_log=log) as running:
+    with serve(*OPTIONS, access_log=log, nursery="tests.app.workers.few_readers") as running:
         yield running
 
 
@@ -169,17 +169,18 @@ def test_a_segment_that_is_answered_is_in_the_next_answer_for_changes(client: Ta
         assert told == [(name, seq)]
 
 
-def test_a_connection_that_says_little(client: Target) -> None:
+def test_a_connection_that_says_little() -> None:
     """A head has its time, whichever worker it is for and however little of it has come: 408 then. As in one
     process."""
-    slow = []
-    for name in (FRONT[4], OTHER[4]):
-        for head in (b"G", get(name, 0)[:12], get(name, 0)[:-2]):
-            slow.append(client.open())
-            slow[-1].send(head)
-    for connection in slow:
-        connection.expects("GET")
-        connection.expect(408)
+    with serve(*OPTIONS, "--head-timeout-s", "0.5") as server, server.client() as client:
+        slow = []
+        for name in (FRONT[4], OTHER[4]):
+            for head in (b"G", get(name, 0)[:12], get(name, 0)[:-2]):
+                slow.append(client.open())
+                slow[-1].send(head)
+        for connection in slow:
+            connection.expects("GET")
+            connection.expect(408)
 
 
 def test_a_body_that_waits_for_leave_to_come(client: Target) -> None:

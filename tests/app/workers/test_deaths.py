@@ -7,6 +7,7 @@ import signal
 from pathlib import Path
 
 from tests.app.workers.test_limits import names, processes
+from tests.support.ports import free_port
 from tests.support.server import RunningServer, serve
 from tests.support.waiting import WITHIN_S, eventually
 from tricklecast.app.tools.conformance.target import Target
@@ -74,13 +75,15 @@ def test_three_deaths_within_a_minute_end_the_server(tmp_path: Path) -> None:
 
 def test_workers_end_with_their_supervisor() -> None:
     """Whose death nothing else would tell them: another server can have the address at once."""
-    with serve("--workers", "2") as server, server.client() as client:
+    # Not one that the system may give to somebody else meanwhile.
+    port = str(free_port())
+    with serve("--workers", "2", "--port", port) as server, server.client() as client:
         client.channel(FRONT[0]).publish(0)
         client.channel(OTHER[0]).publish(0)
         pids = processes(server)
         os.kill(server.pid, signal.SIGKILL)
         eventually(lambda: not any(is_alive(pid) for pid in pids), what="both end")
-    with serve("--port", str(server.port)):
+    with serve("--port", port):
         pass
 
 

@@ -14,7 +14,8 @@ import pytest
 
 from tests.app.core.support import Told
 from tests.app.test_changes import Start
-from tests.support.waiting import until
+from tests.support.waiting import WITHIN_S, until
+from tricklecast.app import changes
 from tricklecast.app.changes import Change, Changes, IndexGone
 from tricklecast.app.core.limits import Limits
 from tricklecast.app.core.registry import Registry
@@ -166,6 +167,8 @@ class Client:
 def _at_once(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(facts, "RETRY_S", 0.001)
     monkeypatch.setattr(facts, "LOOK_S", 0.01)
+    monkeypatch.setattr(facts, "SOON_S", WITHIN_S)
+    monkeypatch.setattr(changes, "TOLD_S", WITHIN_S)
 
 
 def run(
@@ -490,6 +493,7 @@ def test_a_question_waits_once_for_a_worker_that_hangs(monkeypatch: pytest.Monke
         assert asked == [b"?"]
         workers.owner("g").create("g", "", 0.0)
         workers.publish("g")
+        monkeypatch.setattr(facts, "SOON_S", WITHIN_S)
         monkeypatch.setattr(follower, "_writer", writer)
         writer.write(b"?")
         await until(lambda: client.read(workers) and len(client.facts) == 2)

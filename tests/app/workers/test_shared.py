@@ -64,7 +64,10 @@ def test_a_limit_may_be_none_or_nothing(limit: int | None, joins: bool) -> None:
 
 
 def in_processes(count: int, work: Callable[[int], None]) -> list[int | None]:
-    """Run this in so many processes at once; how they have ended. Only for a process of one thread (:func:`alone`)."""
+    """Run a function in ``count`` processes at once, and return their exit codes.
+
+    The calling process must have one thread only (:func:`alone`).
+    """
     context = multiprocessing.get_context("fork")
     processes = [context.Process(target=work, args=(number,)) for number in range(count)]
     for process in processes:

@@ -15,6 +15,7 @@ import pytest
 
 from tests.subscriber.fake import Exchange, FakeServer, Handler, fake, run
 from tests.support.certificates import make_certificate
+from tests.support.streams import serve_streams
 from tricklecast.trickle import wire
 from tricklecast.trickle.client.connection import MAX_CHUNKS, MAX_INTERIM, Connection, InvalidAnswer, NoAnswer
 from tricklecast.trickle.client.decoder import MAX_CHUNK
@@ -628,11 +629,11 @@ class TestFaults:
                 await writer.wait_closed()
 
         async def main() -> None:
-            async with await asyncio.start_server(plain, "127.0.0.1", 0) as server:
-                port = server.sockets[0].getsockname()[1]
-                async with httpx.AsyncClient(transport=TrickleTransport()) as http:
-                    with pytest.raises(httpx.ConnectError):
-                        await http.get(f"https://127.0.0.1:{port}/")
+            server = await serve_streams(plain)
+            async with httpx.AsyncClient(transport=TrickleTransport()) as http:
+                with pytest.raises(httpx.ConnectError):
+                    await http.get(f"https://127.0.0.1:{server.port}/")
+            await server.cancel()
 
         run(main)
 

@@ -7,6 +7,7 @@ import contextlib
 from collections.abc import AsyncIterator, Awaitable, Callable
 from dataclasses import dataclass, field
 
+from tests.support.streams import serve_streams
 from tricklecast.trickle import wire
 
 BodyOf = Callable[[int], Awaitable[bytes]]
@@ -136,6 +137,8 @@ def _reply_in_chunks(writer: asyncio.StreamWriter, seq: int, answer: Answer) -> 
 @contextlib.asynccontextmanager
 async def faulty_server(spoil: dict[int, Spoil]) -> AsyncIterator[str]:
     """Run a faulty server until the block ends; yields the URL of its base path."""
-    server = await asyncio.start_server(FaultyServer(spoil).serve, "127.0.0.1", 0)
-    async with server:
-        yield f"http://127.0.0.1:{server.sockets[0].getsockname()[1]}/trickle"
+    server = await serve_streams(FaultyServer(spoil).serve)
+    try:
+        yield f"http://127.0.0.1:{server.port}/trickle"
+    finally:
+        await server.cancel()
