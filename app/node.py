@@ -10,7 +10,7 @@
 4. access, the dashboard's events, data plane: it answers requests from the core, and tells the events of refusals.
 5. bus: subscriptions in the process, and by the data plane also publications.
 6. changefeed: its channel is the first fact of this start, so everybody who hears of facts is there by now.
-7. link: with several workers, the ways to the others.
+7. link: with several workers, the ways to the others. Member: with a cluster, the ways to the other nodes.
 8. reload, dashboard, and the application of the control plane: they show and change all of the above.
 
 Sockets, signals and uvicorn are above a node (:mod:`app.server`). It sees them as :class:`Serving`: something that
@@ -24,8 +24,9 @@ which the next one begins all the same; docs/reference/signals.md tells operator
 2. bus: subscriptions in the process get their last facts, and end (:data:`app.bus.CLOSE_S`).
 3. program in the process: it may still publish what it has read (:data:`PROGRAM_S`, :data:`CANCELLED_S`).
 4. archive: after all that may publish (:data:`app.storage.archive.END_S`).
-5. tasks beside: the sweeper drives all of the above, so it stops when they have ended. They are cancelled.
-6. access log: last, since each step may tell it something (:data:`app.access_log.END_S`).
+5. member: when all is written, others may take this node's channels.
+6. tasks beside: the sweeper drives all of the above, so it stops when they have ended. They are cancelled.
+7. access log: last, since each step may tell it something (:data:`app.access_log.END_S`).
 
 A part that keeps to no deadline ends with the process (:class:`app.shutdown.LastResort`). A task that fails, such as
 that of the access log or the program, begins the same shutdown, and its exception is raised at the end.
@@ -41,7 +42,7 @@ import time
 from collections.abc import Awaitable, Callable, Coroutine
 from dataclasses import replace
 from functools import partial
-from typing import Any, Final, Protocol
+from typing import TYPE_CHECKING, Any, Final, Protocol
 
 from fastapi import FastAPI
 from fastapi.exceptions import RequestValidationError
@@ -94,7 +95,11 @@ from tricklecast.app.workers.questions import Answerer
 from tricklecast.app.workers.shared import SharedLimits
 from tricklecast.app.workers.supervisor import Worker
 from tricklecast.trickle import __version__
+from tricklecast.trickle.errors import InvalidInput
 from tricklecast.trickle.records import AccessRecord, Event
+
+if TYPE_CHECKING:
+    from tricklecast.app.cluster.member import Member
 
 _LOGGER = logging.getLogger(__name__)
 
@@ -240,6 +245,9 @@ class Node:
             numbers=None if worker is None else worker.numbers(),
             admission=None if shares is None else shares.admission,
         )
+        self.member: Member | None = None  # of no cluster
+        if settings.cluster:
+            self.member = _member(settings, self.name, sockets.main, self.plane)
         self.bus = Bus(changes, self.registry, self.plane, defer=loop.call_soon)
         if settings.changefeed and is_front:
             start_changefeed(changes, self.registry, loop.time)
@@ -260,7 +268,7 @@ class Node:
         dashboards = None if self.feed is None or not is_front else self.feed.followers
         metrics = Metrics(self.plane, self.log, self.access, self.bus, dashboards, self.reload, self.link)
         text = metrics_text(metrics, None if worker is None else worker.number)
-        overview: Overview = OwnOverview(self.plane, text, partial(troubles, self.plane, self.log))
+        overview: Overview = OwnOverview(self.plane, text, partial(troubles, self.plane, self.log, self.member))
         self.answers: dict[str, Answerer] = {}  # to the questions of other workers
         self._followers = []  # of the facts of other workers
         if self.link is not None:
@@ -289,6 +297,8 @@ class Node:
         """
         if self.log is not None:
             await self.log.check()
+        if self.member is not None:
+            await self.member.start()
         async with asyncio.TaskGroup() as group:
 
             def begin(work: Coroutine[Any, Any, None]) -> asyncio.Task[BaseException | None]:
@@ -297,7 +307,9 @@ class Node:
             # Without its access log the server stops: its operator relies on the log.
             writing = None if self.log is None else begin(self.log.run())
             beat = Watchdog().beat if self.link is None else self.link.tick
-            beside = [begin(sweep(self.plane, self.archive, self.log, beat)), begin(self.access.run())]
+            beside = [begin(sweep(self.plane, self.archive, self.log, beat, self.member)), begin(self.access.run())]
+            if self.member is not None:
+                beside.append(begin(self.member.run()))
             if self.reload.tls is not None:
                 beside.append(begin(self.reload.tls.watch()))
             beside += [begin(follower.run()) for follower in self._followers]
@@ -313,6 +325,8 @@ class Node:
                     await asyncio.wait([running], timeout=CANCELLED_S)
             if self.archive is not None:
                 await self.archive.close()
+            if self.member is not None:
+                await self.member.stop()
             for task in beside:
                 task.cancel()
             if self.log is not None:
@@ -360,6 +374,7 @@ async def sweep(
     archive: Archive | None = None,
     log: AccessLog | None = None,
     beat: Callable[[], None] | None = None,
+    member: Member | None = None,
 ) -> None:
     """Let the core expire what is due when it is due, and the data plane four times a second, until cancelled."""
     tick_at = plane.clock() + SWEEP_S
@@ -382,6 +397,8 @@ async def sweep(
                 plane.guarded("in the sweeper (access log)", log.look)
             if beat is not None:
                 plane.guarded("in the sweeper (beat)", beat)
+            if member is not None:
+                plane.guarded("in the sweeper (cluster)", member.look)
             tick_at = now + SWEEP_S
         elif deadline is not None and deadline <= now:
             plane.expire(now)
@@ -421,6 +438,15 @@ def _control_plane(node: Node, overview: Overview) -> FastAPI:
     api.add_middleware(LimitRequests, plane=plane)
     api.add_middleware(RecordRequests, plane=plane)
     return api
+
+
+def _member(settings: Settings, name: str, listener: socket.socket, plane: DataPlane) -> Member:
+    """Make the server a node of a cluster. What that needs is imported for it alone."""
+    try:
+        from tricklecast.app.cluster.member import Member
+    except ModuleNotFoundError as error:
+        raise InvalidInput(f"cluster needs another package: pip install 'tricklecast[cluster]' ({error})") from None
+    return Member(settings, name, listener, plane)
 
 
 def _access_log(settings: Settings, node: str, worker: Worker | None) -> AccessLog | None:

@@ -42,6 +42,8 @@ _METAVARS: Final = {
     "data_dir": "FOLDER",
     "reports": "FOLDER",
     "workers": "N|auto",
+    "cluster": "URLS",
+    "advertise_url": "URL",
 }
 
 
@@ -64,6 +66,7 @@ _GROUPS: Final = (
         ),
     ),
     ("TLS", ("tls_",)),
+    ("Cluster", ("cluster", "cluster_", "advertise_url")),
     ("Access control", ("jwt_", "jwks_", "revoked_file", "token_", "control_token_", "webhook_")),
     ("Limits", ("max_", "per_ip_", "window_", "metrics_channels")),
     ("Data directory", ("ack", "on_disk_full", "retain_")),

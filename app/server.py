@@ -102,6 +102,8 @@ def serve(
     if count > 1:
         _supervise(count, settings, announce, program, show, reread)
         return
+    if program is not None and settings.cluster:
+        raise CannotServe("a program in the server's process sees only that node's channels: it needs no cluster")
     limits = attainable_limits(settings)
     with opened(settings) as [sockets], _health_file(settings, sockets):
         _settled(settings, count)

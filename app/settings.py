@@ -10,8 +10,9 @@ from enum import StrEnum
 from ipaddress import ip_network
 from pathlib import Path
 from typing import Annotated, Any, Final, Literal
+from urllib.parse import urlsplit
 
-from pydantic import ByteSize, Field, ValidationError, ValidationInfo, field_validator, model_validator
+from pydantic import ByteSize, Field, Secret, ValidationError, ValidationInfo, field_validator, model_validator
 from pydantic_settings import (
     BaseSettings,
     EnvSettingsSource,
@@ -57,11 +58,26 @@ _HOST: Final = re.compile(r"(?:\*\.)?[a-z0-9_-]+(?:\.[a-z0-9_-]+)*\.?|[0-9a-f:]+
 CONFIG_VARIABLE: Final = "TRICKLECAST_CONFIG"
 """The environment variable that may name the TOML file."""
 
+_NATS: Final = re.compile(r"(?:nats|tls)://(?:[^\s@/,]*@)?(?:[a-zA-Z0-9._-]+|\[[0-9a-fA-F:.]+\])(?::\d{1,5})?/?")
+_NATS_EXAMPLE: Final = "nats://10.0.0.1:4222,nats://10.0.0.2:4222"
+
+_EVERY: Final = ("0.0.0.0", "::", "")
+"""Addresses to listen on that stand for every address of the machine."""
+
+_PASSWORD: Final = re.compile(r":[^:/@]*@")
+
 _ORIGIN: Final = re.compile(r"https?://[a-z0-9._~\[\]:-]+")
 
 MAX_NAMED: Final = 5
 MAX_NAME_LENGTH: Final = 64
 """The most unknown variables that a warning names, and the most characters of each."""
+
+
+class NatsUrl(Secret[str]):
+    """The URL of a server of NATS, whose password no log and no output shows."""
+
+    def _display(self) -> str:
+        return _PASSWORD.sub(":***@", self.get_secret_value())
 
 
 class InvalidSettings(InvalidInput):
@@ -118,11 +134,40 @@ class Settings(AccessSettings):
         "the cores that it may use. Each further one takes some 30 MB of memory.",
     )
 
+    cluster: Annotated[tuple[NatsUrl, ...], NoDecode] = Field(
+        (),
+        description="Servers of NATS (nats://HOST:PORT, tls://…), separated by commas: all servers that share them are "
+        "nodes of one cluster, with one namespace of channels.",
+    )
+    advertise_url: str | None = Field(
+        None,
+        description="URL at which the other nodes of the cluster and its clients reach this one, such as "
+        "http://10.0.0.1:2939 (default: of host and port).",
+    )
+    cluster_name: str = Field(
+        "trickle", description="Name of the cluster; clusters that share servers of NATS have one each."
+    )
+    cluster_creds: Path | None = Field(None, description="Credentials (.creds) with which this node comes to NATS.")
+    cluster_ca: Path | None = Field(
+        None,
+        description="Authorities (PEM) for the certificates of NATS and of the other nodes; the system's if unset.",
+    )
+    cluster_lease_s: float = Field(
+        2.0,
+        ge=0.2,
+        le=60,
+        description="A node of the cluster that is silent for this time loses its channels to others.",
+    )
+    cluster_history_bytes: ByteSize = Field(
+        ByteSize(16 << 30), gt=0, description="Room that NATS reserves for the histories of channels (--ack quorum)."
+    )
+
     max_segment_bytes: ByteSize = Field(ByteSize(_LIMITS.segment_bytes), gt=0, description="Size of one segment.")
     data_dir: Path | None = Field(None, description="Keep channels and segments in this folder; in memory if unset.")
     ack: Ack = Field(
         Ack.MEMORY,
-        description="Answer a publisher at once (memory), or when the kernel (journal) or the disk (fsync) has it.",
+        description="Answer a publisher at once (memory), or when the kernel (journal), the disk (fsync) or NATS "
+        "(quorum, in a cluster) has it.",
     )
     on_disk_full: OnDiskFull = Field(
         OnDiskFull.MEMORY, description="If the data folder cannot be written: go on in memory, or refuse publishers."
@@ -357,6 +402,22 @@ class Settings(AccessSettings):
                 raise ValueError(f"{name!r} is not the name of a host; write it without scheme and port, or *")
         return tuple(name.removesuffix(".") for name in names)
 
+    @field_validator("cluster", mode="before")
+    @classmethod
+    def _nats(cls, value: object) -> object:
+        urls = tuple(NatsUrl(url) for url in _listed(value, _NATS_EXAMPLE))
+        for url in urls:
+            if not _NATS.fullmatch(url.get_secret_value()):
+                raise ValueError(f"{url} is not the URL of a server of NATS; write {_NATS_EXAMPLE}")
+        return urls
+
+    @field_validator("cluster_name")
+    @classmethod
+    def _bucket(cls, value: str) -> str:
+        if not re.fullmatch(r"[a-z][a-z0-9_]{0,31}", value):
+            raise ValueError("must be up to 32 small letters, digits and underscores, and begin with a letter")
+        return value
+
     @field_validator("workers", mode="before")
     @classmethod
     def _workers(cls, value: object) -> object:
@@ -403,8 +464,24 @@ class Settings(AccessSettings):
 
     @model_validator(mode="after")
     def _needs_a_folder(self) -> Settings:
-        if self.data_dir is None and self.ack is not Ack.MEMORY:
+        if self.data_dir is None and self.ack in (Ack.JOURNAL, Ack.FSYNC):
             raise ValueError(f"ack {self.ack} needs data_dir, the folder in which segments are kept")
+        return self
+
+    @model_validator(mode="after")
+    def _whole_cluster(self) -> Settings:
+        if not self.cluster:
+            if self.ack is Ack.QUORUM:
+                raise ValueError("ack quorum needs cluster, the servers of NATS that keep the segments")
+            if self.advertise_url is not None:
+                raise ValueError("advertise_url is for a node of a cluster: cluster is missing")
+            return self
+        if self.workers != 1:
+            raise ValueError("a node of a cluster has one worker: start one node for each core, each with its own name")
+        if self.ack is Ack.QUORUM and self.data_dir is not None:
+            raise ValueError("ack quorum keeps segments in NATS, not in data_dir; leave one of them out")
+        if self.advertise_url is None and (self.unix_socket is not None or self.host in _EVERY):
+            raise ValueError("cluster needs advertise_url, at which the other nodes reach this one")
         return self
 
     def retention(self) -> Retention:
@@ -475,7 +552,7 @@ class Settings(AccessSettings):
             cors_write_origins=self.cors_write_origins,
             # A proxy passes on the names that its clients use.
             allowed_hosts=self.allowed_hosts or ((ANY,) if self.trusted_proxies else ()),
-            own_hosts=tuple(filter(None, (self.host, self.control_host))),
+            own_hosts=tuple(filter(None, (self.host, self.control_host, urlsplit(self.advertise_url or "").hostname))),
         )
 
 

@@ -5,13 +5,16 @@ from __future__ import annotations
 import errno
 import os
 from itertools import chain, islice
-from typing import Final, NamedTuple
+from typing import TYPE_CHECKING, Final, NamedTuple
 
 from tricklecast.app.access_log import AccessLog
 from tricklecast.app.bus import Bus
 from tricklecast.app.core.limits import UNLIMITED, Capacity
 from tricklecast.app.data_plane.context import DataPlane
 from tricklecast.app.data_plane.scheduling import SlowReader
+
+if TYPE_CHECKING:
+    from tricklecast.app.cluster.member import Member
 
 MAX_READERS_EXAMINED: Final = 5_000
 """Lagging readers that are examined, which takes about 1 ms. Those that have stalled longest come first, and lag
@@ -54,13 +57,14 @@ def limits_in_use(plane: DataPlane, log: AccessLog | None, bus: Bus, dashboards:
     return uses
 
 
-def troubles(plane: DataPlane, log: AccessLog | None) -> list[str]:
+def troubles(plane: DataPlane, log: AccessLog | None, member: Member | None = None) -> list[str]:
     """The names of parts that do not work at present, and of resources that have run out, while the server goes on."""
     storage = plane.registry.storage
     found = {
         "storage": storage is not None and storage.failed is not None,
         "access_log": log is not None and log.stalled,
         "memory": plane.short_of_memory,
+        "cluster": member is not None and bool(member.degraded),
         "descriptors": _is_short_of_descriptors(),
     }
     return [name for name, failing in found.items() if failing]

@@ -251,6 +251,8 @@ class Directory:
         me: this node; its load and whether it drains may change.
         listeners: hears of channels.
         tombstone_s: how long the directory remembers the epoch of a channel that has ended.
+        keeps_epochs: whether a channel of a node that is gone goes on in its epoch, since its history is kept elsewhere
+            (``--ack quorum``); without it, its next owner begins the next epoch.
         clock: the time in seconds, on a clock that goes on while the machine is suspended.
         wall: microseconds since 1970, for terms. dice: for pauses.
 
@@ -268,6 +270,7 @@ class Directory:
         *,
         lease_s: float = LEASE_S,
         tombstone_s: float = 300.0,
+        keeps_epochs: bool = False,
         clock: Callable[[], float] = boottime,
         wall: Callable[[], int] = wall_us,
         dice: random.Random | None = None,
@@ -280,7 +283,8 @@ class Directory:
         self.term = 0
         self.replaced: NameInUse | None = None
         self._open, self._listeners, self._clock, self._wall = open_bucket, listeners, clock, wall
-        self._tombstone_s = tombstone_s
+        self._tombstone_s, self._keeps_epochs = tombstone_s, keeps_epochs
+        self._stray_s = FORGET_S if keeps_epochs else lease_s
         self._dice = dice or random.Random()
         # What the bucket says.
         self._channels: dict[str, Entry] = {}
@@ -409,7 +413,8 @@ class Directory:
     # Deciding.
 
     async def claim(self, channel: str, at_least_epoch: int = 0) -> Claimed | Taken | Unavailable:
-        """Make this node the owner of a channel, in a new epoch, if no node that is alive has it.
+        """Make this node the owner of a channel, if no node that is alive has it: in a new epoch, or in that of a
+        channel that goes on (`keeps_epochs`).
 
         Args:
             at_least_epoch: the highest epoch of that name which this node remembers elsewhere (data directory,
@@ -990,7 +995,9 @@ class Directory:
             entry = self._channels.get(channel)
             if entry is not None and not entry.ended and not await self._is_free(bucket, entry):
                 return Taken(self._place(entry))
-            epoch = max(at_least_epoch, 0 if entry is None else entry.epoch) + 1
+            epoch = max(at_least_epoch, 0 if entry is None else entry.epoch)
+            if not self._keeps_epochs or entry is None or entry.ended or entry.epoch < epoch:
+                epoch += 1
             revision = 0 if entry is None else entry.revision
             new = Entry(self._owner(self.me.name, self.term), epoch, revision, False)
             try:
@@ -1109,7 +1116,7 @@ class Directory:
             self._outbox.update((channel, entry) for channel, entry in missing if self._channels.get(channel) is entry)
         self._restoring = bool(self._restoring and (self._later or self._outbox or self._unsure))
         for channel, since in list(self._strays.items()):
-            if now - since >= self.lease.lease_s and channel not in self._claims:
+            if now - since >= self._stray_s and channel not in self._claims:
                 del self._strays[channel]
                 entry = self._channels.get(channel)
                 if entry is not None and entry.owner.node == self.me.name and channel not in self._mine:

@@ -41,6 +41,7 @@ class LeasedDurability:
         degraded: why publishers are answered though the lease is not confirmed; empty: they are refused.
         refusal: makes the response to those that are refused.
         storage: of this node, if it has any.
+        fences: whether nothing may be published while the lease is in doubt: another node may go on in the same epoch.
 
     Attributes:
         storage: as given. waited: publishers that had to wait for a renewal. refused: those of them that were refused.
@@ -54,9 +55,12 @@ class LeasedDurability:
         degraded: Callable[[], str],
         refusal: Callable[[], Reply],
         storage: Durability | None = None,
+        *,
+        fences: bool = False,
     ) -> None:
         self.storage = storage
         self.waited = self.refused = self.unconfirmed = 0
+        self._fences = fences
         self._lease, self._confirmed, self._degraded, self._refusal = lease, confirmed, degraded, refusal
         self._asking: set[asyncio.Task[None]] = set()  # one for each publisher that waits
 
@@ -69,6 +73,11 @@ class LeasedDurability:
     def degraded(self) -> str:
         """Why the promise is weaker than usual; empty if it is not."""
         return "" if self._lease.fresh else self._degraded()
+
+    @property
+    def fenced(self) -> bool:
+        """Whether nothing may be published at present."""
+        return self._fences and not self._lease.fresh
 
     @property
     def delays(self) -> bool:

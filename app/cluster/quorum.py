@@ -73,6 +73,7 @@ class Quorum:
     durability: Final = "quorum"
     degraded: Final = ""
     delays: Final = True
+    fenced: Final = False
 
     def __init__(
         self,

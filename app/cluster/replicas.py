@@ -22,6 +22,7 @@ channel comes, since the request is refused after all, is given back (:data:`UNU
 from __future__ import annotations
 
 import asyncio
+import logging
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass, field
 from itertools import islice
@@ -48,6 +49,8 @@ from tricklecast.trickle.errors import TrickleError
 from tricklecast.trickle.paths import is_reserved
 from tricklecast.trickle.records import Op, Reason
 from tricklecast.trickle.wire import Status
+
+logger = logging.getLogger("tricklecast.cluster")
 
 MAX_HELD: Final = 1_000
 """Channels of other nodes that are held at a time. Each takes a connection at both nodes and the memory of its window,
@@ -264,6 +267,8 @@ class Cluster:
         plane: of this node. peers: knows and signs requests of nodes. directory: knows where channels are.
         forward: lets another node answer a request (:class:`~tricklecast.app.cluster.forward.Forwarding`).
         feeds: to and from other nodes. replicas: of this node.
+        recover: goes on with a channel whose owner is gone, in its epoch (:meth:`.Quorum.recover`); ``None``: it begins
+            again in the next one.
     """
 
     protocol = PROTOCOL
@@ -276,8 +281,10 @@ class Cluster:
         forward: Callable[[Caller, Request, Route, NodePlace], Reply | Exchange],
         feeds: Feeds,
         replicas: Replicas,
+        recover: Callable[[str, int], Awaitable[OwnedChannel | None]] | None = None,
     ) -> None:
         self._plane, self._peers, self._directory, self._forward = plane, peers, directory, forward
+        self._recover = recover
         self.feeds, self.replicas = feeds, replicas
         # By name: requests that wait for the decision about a channel.
         self._deciding: dict[str, dict[Parked, None]] = {}
@@ -306,11 +313,13 @@ class Cluster:
             former = self._directory.former(name)
             if former is not None and former.node != self._peers.me and former.reachable:
                 return self._forward(connection, request, route, former)
+        if name in self._deciding and self._recover is not None:
+            return self._claim(connection, request, route)  # it may be half read
         if place is None or place.node == self._peers.me:
             if is_live and op not in READS and not self._directory.owns(name):
                 return self._wait_while_moving(connection, request, route)
             return self._claim(connection, request, route) if self._is_free(request, route, place) else None
-        if op in _BEGINS and not place.reachable and request.looks < CLAIMS and self._may_claim:
+        if not place.reachable and request.looks < CLAIMS and self._may_claim(op):
             return self._claim(connection, request, route)
         if op in READS and request.via is None and (held := self.replicas.want(name)) is not None:
             channel = held.replica.channel
@@ -394,15 +403,20 @@ class Cluster:
 
     # Deciding.
 
-    @property
-    def _may_claim(self) -> bool:
+    def _may_claim(self, op: Op | None) -> bool:
+        """Whether a request may make this node the owner of a channel: it begins one, or goes on with one."""
         registry = self._plane.registry
-        return registry.autocreate and not registry.shutting_down
+        begins = op is Op.CREATE or (op is Op.PUBLISH and registry.autocreate)
+        return (begins or self._recover is not None) and not registry.shutting_down
 
     def _is_free(self, request: Request, route: Route, place: ChannelPlace | None) -> bool:
         """Whether a request needs a claim: it may begin a channel, or the next epoch of one, as the core decides."""
         registry = self._plane.registry
-        if route.op not in _BEGINS or not self._may_claim:
+        if not self._may_claim(route.op):
+            return False
+        if place is not None and self._recover is not None and not self._directory.owns(route.channel):
+            return True  # it was this node's before a restart
+        if route.op not in _BEGINS:
             return False
         channel = registry.channels.get(route.channel)
         if channel is not None and (
@@ -436,10 +450,20 @@ class Cluster:
     async def _decide(self, name: str) -> None:
         plane, directory = self._plane, self._directory
         try:
+            before = directory.place(name)
             await directory.claim(name, plane.registry.last_epoch(name))
-            if (epoch := self.epoch(name)) is not None:
+            epoch = self.epoch(name)
+            if epoch is not None:
                 self.replicas.drop(name)
+                is_going_on = self._recover is not None and before is not None and before.epoch == epoch
+                if self._recover is not None and is_going_on and await self._recover(name, epoch) is None:
+                    directory.ended(name, epoch)  # nothing of it is left
+                    await directory.claim(name, epoch)
+                    epoch = self.epoch(name)
+            if epoch is not None and plane.registry.live(name) is None:
                 self._unused[name] = epoch, plane.clock()
+        except TrickleError as error:
+            logger.warning("%r cannot be taken over now: %s", name, error)
         except Exception as error:
             plane.fault("while a channel was claimed", error)
         finally:

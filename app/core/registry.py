@@ -134,13 +134,15 @@ class Registry:
         epochs: the epoch that was decided elsewhere for a channel of this name, or ``None`` if none was; it may begin
             only if that is above :meth:`last_epoch`. ``None``: epochs are decided here.
 
+        (`owns` and `epochs` may be set later: a cluster is made after the registry.)
+
     Attributes:
         faults: of the journal: exceptions of its listeners, of cursors and of owners of writers. They are delivered at
             the end of the change, when all others have been told.
         shutting_down: whether nothing new begins: no channel, no reservation, no wait.
         come_back_s: shortest and longest time in seconds after which a client refused for that reason should come back.
-        payers, capacities: as given. The data plane counts connections; the registry refuses newcomers while
-            connections are short.
+        payers, capacities, owns, epochs: as given. The data plane counts connections; the registry refuses newcomers
+            while connections are short.
     """
 
     def __init__(
@@ -170,7 +172,8 @@ class Registry:
         self.faults = self.journal.faults
         self.budget = budget or Budget(limits.total_bytes, self.faults)
         self.payers = Payers(limits.publisher_bytes) if payers is None else payers  # there may be none yet
-        self._reading, self._owns, self._epochs = reading, owns, epochs
+        self._reading = reading
+        self.owns, self.epochs = owns, epochs
         self._tombstones: OrderedDict[str, Tombstone] = OrderedDict()
         self._evicted = dict.fromkeys(Eviction, 0)
         self._serials = count(1)
@@ -211,11 +214,11 @@ class Registry:
                 return channel.refuse(Cause.REPLICA)
             channel.name_content_type(content_type, now)
             return channel
-        if not (self.autocreate or force) or (self._owns is not None and not self._owns(name)):
+        if not (self.autocreate or force) or (self.owns is not None and not self.owns(name)):
             return self._missing(name)
         if self.shutting_down:
             return Refusal(Cause.SHUTDOWN, come_back_s=self.come_back_s)
-        if self._epochs is not None and self._next_epoch(name) is None:
+        if self.epochs is not None and self._next_epoch(name) is None:
             return Refusal(Cause.REPLICA)
         if self.storage is not None and self.storage.refuses and not force:
             return Refusal(Cause.STORAGE)
@@ -585,9 +588,9 @@ class Registry:
     def _next_epoch(self, name: str) -> int | None:
         """The epoch of the next channel of this name; ``None`` if it may not begin."""
         last = self.last_epoch(name)
-        if self._epochs is None or is_reserved(name):
+        if self.epochs is None or is_reserved(name):
             return last + 1
-        decided = self._epochs(name)
+        decided = self.epochs(name)
         return decided if decided is not None and decided > last else None
 
     def _create(self, name: str, content_type: str, now: float) -> OwnedChannel:
@@ -662,7 +665,7 @@ class Registry:
             if not channel.ended:
                 return channel.refuse(Cause.REPLICA)
             return channel.refuse(Cause.NOT_FOUND)._replace(recently_ended=True)
-        if self._owns is not None and not self._owns(name):
+        if self.owns is not None and not self.owns(name):
             return Refusal(Cause.REPLICA)
         if (tombstone := self._tombstones.get(name)) is not None:
             return Refusal(Cause.NOT_FOUND, head=tombstone.head, epoch=tombstone.epoch, recently_ended=True)

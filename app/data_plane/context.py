@@ -137,6 +137,7 @@ class Durability(Protocol):
         durability: the promise of a response to a publisher at present: ``memory``, ``journal`` or ``fsync``.
         degraded: why the promise is weaker than usual; empty if it is not.
         delays: publishers are answered by :meth:`when_stored`, not at once.
+        fenced: nothing may be published at present, since another node may own the channels by now.
     """
 
     @property
@@ -145,6 +146,8 @@ class Durability(Protocol):
     def degraded(self) -> str: ...
     @property
     def delays(self) -> bool: ...
+    @property
+    def fenced(self) -> bool: ...
 
     def when_stored(self, callback: Callable[[bool | Reply], None], channel: Channel | None = None) -> None:
         """Call back when storage has all changes until now.

@@ -16,7 +16,7 @@ from tricklecast.app.core.segment import Writer
 from tricklecast.app.data_plane.exchange import Caller, Exchange
 from tricklecast.app.data_plane.pacing import SEGMENT_BYTES, Pace
 from tricklecast.app.data_plane.request import EPOCH, Request
-from tricklecast.app.data_plane.responses import Reply, named, writer_reply
+from tricklecast.app.data_plane.responses import Reply, named, unconfirmed_reply, writer_reply
 from tricklecast.trickle import wire
 from tricklecast.trickle.wire import Status
 
@@ -70,7 +70,7 @@ class Upload(Exchange):
     def data(self, chunks: list[bytes]) -> None:
         """Store chunks of the body."""
         writer = self.writer
-        if writer is None:
+        if writer is None or self._fenced():
             return
         self._count(chunks)
         channel = writer.channel
@@ -82,7 +82,7 @@ class Upload(Exchange):
     def body_ended(self, chunks: list[bytes]) -> None:
         """Store the last chunks, and close the segment."""
         writer = self.writer
-        if writer is None:
+        if writer is None or self._fenced():
             return
         self._count(chunks)
         channel = writer.channel
@@ -90,6 +90,14 @@ class Upload(Exchange):
         if self.pace is not None:
             self.pace.ended += SEGMENT_BYTES
         self._yield(channel)
+
+    def _fenced(self) -> bool:
+        """Whether nothing may be published now; then the publisher is sent away."""
+        durability = self.plane.durability
+        if durability is None or not durability.fenced:
+            return False
+        self.send_away(unconfirmed_reply(self.plane.jitter))
+        return True
 
     def preempted(self, outcome: Outcome) -> None:
         """Called by the core: the token is taken back, for this reason. Answer the publisher at once."""

@@ -107,6 +107,8 @@ class Ack(StrEnum):
     """When the kernel has the bytes: a crash of the server loses nothing, a crash of the machine may."""
     FSYNC = "fsync"
     """When the disk has the bytes."""
+    QUORUM = "quorum"
+    """When NATS has the bytes: more than the loss of a server, or of a minority of those of NATS, loses nothing."""
 
 
 class OnDiskFull(StrEnum):
@@ -489,6 +491,9 @@ class Archive:
     def _all(self) -> list[StoredChannel]:
         """The channels that live and those that have ended; an ended one is the latest of its name, too."""
         return list({**dict.fromkeys(self.latest.values()), **dict.fromkeys(self.ended.values())})
+
+    fenced: Final = False
+    """It is never in doubt whose the channels are (:class:`app.data_plane.context.Durability`)."""
 
     @property
     def delays(self) -> bool:

@@ -133,7 +133,7 @@ def join(server: LocalServer, table: Table, *, most: int = 1000, tls: ssl.SSLCon
 
     def start() -> Member:
         cluster = Cluster(plane, peers, view, forwarding.begin, feeds, Replicas(plane, feeds.connect, most=most))
-        plane.registry._owns, plane.registry._epochs = cluster.owns, cluster.epoch
+        plane.registry.owns, plane.registry.epochs = cluster.owns, cluster.epoch
         plane.cluster = cluster
         return Member(server, server.target(), cluster, forwarding, peers)
 

@@ -100,7 +100,7 @@ def node(name: str, nats: NatsServer) -> Iterator[NatsNode]:
             feeds = Feeds(plane, peers, directory.place, directory.owns, forwarding.tls)
             replicas = Replicas(plane, feeds.connect)
             cluster = told.cluster = Cluster(plane, peers, directory, forwarding.begin, feeds, replicas)
-            plane.registry._owns, plane.registry._epochs, plane.cluster = cluster.owns, cluster.epoch, cluster
+            plane.registry.owns, plane.registry.epochs, plane.cluster = cluster.owns, cluster.epoch, cluster
             return NatsNode(server, cluster, directory, forwarding, target)
 
         made = server.inside(make)
