@@ -17,6 +17,7 @@ import asyncio
 import socket
 import ssl
 from functools import partial
+from typing import Final
 
 from tricklecast.app.clock import to_time, to_us
 from tricklecast.app.cluster.bucket import Bucket
@@ -38,9 +39,9 @@ from tricklecast.trickle import __version__
 from tricklecast.trickle.errors import InvalidInput
 from tricklecast.trickle.paths import is_reserved
 
-START_S = 10.0
-"""The server begins without NATS after this time. Sooner it has the directory, or has waited for its predecessor's
-lease."""
+START_LEASES: Final = 2.5
+"""The server begins without the directory after this number of leases. Two may pass while a node that has this one's
+name, and may be alive, is given time to show it."""
 
 
 class Member:
@@ -130,7 +131,7 @@ class Member:
         """
         channels = self._plane.registry.channels
         owned = {name: one.epoch for name, one in channels.items() if not (one.ended or is_reserved(name))}
-        await self.directory.start(owned, START_S)
+        await self.directory.start(owned, START_LEASES * self.directory.lease.lease_s)
         if self.quorum is not None:
             await self.quorum.start()
 
