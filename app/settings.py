@@ -155,7 +155,6 @@ class Settings(AccessSettings):
     cluster_lease_s: float = Field(
         2.0,
         ge=0.2,
-        le=60,
         description="A node of the cluster that is silent for this time loses its channels to others.",
     )
     cluster_history_bytes: ByteSize = Field(
