@@ -150,7 +150,7 @@ class AccessRecord(Figures):
         v: the version of this schema.
         ts_us: the time at which the request arrived (or the event happened), in microseconds since 1970-01-01 UTC.
         node: the server that wrote the line; worker: which one of its workers, from 0, if it has several.
-        to: the node of the cluster that was asked in this one's place, and answered.
+        answered_by: the node of the cluster that was asked in this one's place, and answered.
         via: the node of the cluster that passed the request on; its own line has the same request.
         kind: ``exchange`` or ``event``.
         event: the :class:`Event`; ``None`` for an exchange.
@@ -176,7 +176,7 @@ class AccessRecord(Figures):
     kind: str = Kind.EXCHANGE
     node: str | None = None
     worker: int | None = None
-    to: str | None = None
+    answered_by: str | None = None
     via: str | None = None
     event: str | None = None
     method: str | None = None
@@ -209,7 +209,7 @@ SCHEMA: Final[tuple[tuple[str, str], ...]] = (
     ("ts_us", "long"),
     ("node", "string"),
     ("worker", "int"),
-    ("to", "string"),
+    ("answered_by", "string"),
     ("via", "string"),
     ("kind", "string"),
     ("event", "string"),

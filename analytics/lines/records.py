@@ -61,7 +61,7 @@ and, only if something is, how it begins."""
 
 DETAILS: Final = (
     ("worker", "INT"),
-    ("to", "VARCHAR"),
+    ("answered_by", "VARCHAR"),
     ("via", "VARCHAR"),
     ("trace", "VARCHAR"),
     ("detail", "VARCHAR"),

@@ -206,26 +206,25 @@ class Forward(Exchange):
 
     def _read_head(self, data: bytes) -> None:
         self._request = None
-        data = self._pending + data
-        end = data.find(b"\r\n\r\n") + 4
-        if end < 4:
-            if len(data) > HEAD_BYTES:
-                raise httptools.HttpParserError("the head has no end")
-            self._pending = data
-            return
+        body = self._pending + data
+        status = 0
+        while status < Status.OK:  # none yet, or an interim one
+            end = body.find(b"\r\n\r\n") + 4
+            if end < 4:
+                if len(body) > HEAD_BYTES:
+                    raise httptools.HttpParserError("the head has no end")
+                self._pending = body
+                return
+            if self._parser is None:
+                self._parser = httptools.HttpResponseParser(self)
+            parser, head, body = self._parser, body[:end], body[end:]
+            parser.feed_data(head)
+            status = parser.get_status_code()
+            if status < Status.OK:
+                if status == _CONTINUE:
+                    self.connection.invite_body()
+                self._fields, self._phrase, self._whole = [], b"", False
         self._pending = b""
-        if self._parser is None:
-            self._parser = httptools.HttpResponseParser(self)
-        parser, head, body = self._parser, data[:end], data[end:]
-        parser.feed_data(head)
-        status = parser.get_status_code()
-        if status < Status.OK:  # interim
-            if status == _CONTINUE:
-                self.connection.invite_body()
-            self._fields, self._phrase, self._whole = [], b"", False
-            if body:
-                self._read_head(body)
-            return
         line = self._head_of(status)
         if body and not self._whole:
             parser.feed_data(body)
@@ -275,7 +274,7 @@ class Forward(Exchange):
         if (wait := fields.get(_RETRY_AFTER, b"")).isdigit():
             record.retry_after_ms = int(wait[:9]) * 1000
         if isinstance(record, AccessRecord):
-            record.to = self._pool.node
+            record.answered_by = self._pool.node
         if (facts := fields.get(CLUSTER)) is not None:
             self._reason = read_facts(record, facts)
         elif status >= Status.BAD_REQUEST:

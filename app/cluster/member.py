@@ -60,7 +60,7 @@ class Member:
     """
 
     def __init__(self, settings: Settings, name: str, listener: socket.socket, plane: DataPlane) -> None:
-        url, tls = _url(settings, listener), _tls(settings)
+        url, tls = url_of(settings, listener.getsockname()[:2]), _tls(settings)
         nats = NatsOptions(
             tuple(server.get_secret_value() for server in settings.cluster),
             settings.cluster_creds,
@@ -178,10 +178,14 @@ class Member:
         return self.cluster.given(channel, epoch)
 
 
-def _url(settings: Settings, listener: socket.socket) -> str:
-    """Where other nodes reach this one, base path included."""
+def url_of(settings: Settings, listener: tuple[str, int]) -> str:
+    """Where other nodes reach this one, base path included.
+
+    Args:
+        listener: the address on which it listens.
+    """
     if settings.advertise_url is None:
-        host, port = listener.getsockname()[:2]
+        host, port = listener
         scheme = "http" if settings.tls_cert is None else "https"
         url = f"{scheme}://{f'[{host}]' if ':' in host else host}:{port}"
     else:

@@ -176,17 +176,17 @@ def test_hours_say_what_the_lines_say(tmp_path: Path) -> None:
 
 def test_whole_records_are_kept(tmp_path: Path) -> None:
     """Also the fields that no analysis needs."""
-    event = EVENT | {"detail": "why", "trace": "0af7", "worker": 1, "to": "b", "via": "a"}
+    event = EVENT | {"detail": "why", "trace": "0af7", "worker": 1, "answered_by": "b", "via": "a"}
     write(tmp_path / "a.log", [as_line(event)])
     run(tmp_path / "out", tmp_path / "a.log")
-    columns = 'v, detail, trace, worker, "to", via'
+    columns = "v, detail, trace, worker, answered_by, via"
     found = duckdb.execute(f"SELECT {columns} FROM '{tmp_path}/out/dt=*/hr=*/*.parquet'").fetchall()
     assert found == [(1, "why", "0af7", 1, "b", "a")]
 
 
 def test_a_request_that_was_passed_on_counts_once(tmp_path: Path) -> None:
     """By the line of the node that the client came to, whether the logs of both nodes were compacted or not."""
-    here, there = NATIVE[:-1] + b',"to":"owner"}', NATIVE[:-1] + b',"via":"edge"}'
+    here, there = NATIVE[:-1] + b',"answered_by":"owner"}', NATIVE[:-1] + b',"via":"edge"}'
     write(tmp_path / "edge.log", [here, NATIVE])
     write(tmp_path / "owner.log", [there, NATIVE, there])
     logs = [str(tmp_path / "edge.log"), str(tmp_path / "owner.log")]

@@ -99,8 +99,8 @@ def test_both_records_tell_of_the_other_node(nodes: Nodes, target: Target) -> No
             assert (at_edge.bytes_in, at_owner.bytes_in) == (1, None)
             at_owner.bytes_in = 1
         assert [getattr(at_edge, name) for name in fields] == [getattr(at_owner, name) for name in fields]
-        assert (at_edge.node, at_edge.to, at_edge.via) == ("edge", "owner", None)
-        assert (at_owner.node, at_owner.to, at_owner.via) == ("owner", None, "edge")
+        assert (at_edge.node, at_edge.answered_by, at_edge.via) == ("edge", "owner", None)
+        assert (at_owner.node, at_owner.answered_by, at_owner.via) == ("owner", None, "edge")
 
 
 def test_the_storm_report_counts_a_request_once(nodes: Nodes, target: Target, tmp_path: Path) -> None:
@@ -463,7 +463,7 @@ def test_a_reader_that_does_not_read_is_cut_off_at_the_edge() -> None:
         peer.socket.close()
         nodes.settled()
         record = nodes.edge.record(op="read", status=200)
-        assert (record.reason, record.detail, record.to) == (Reason.EVICTED, "standing_still", "owner")
+        assert (record.reason, record.detail, record.answered_by) == (Reason.EVICTED, "standing_still", "owner")
         assert nodes.owner.record(op="read", status=200).reason == Reason.CLIENT_GONE
 
 
@@ -507,7 +507,7 @@ def test_a_node_that_is_not_there(nodes: Nodes, target: Target) -> None:
             assert response.number("Retry-After") >= 1
         assert nodes.at_edge.forwarding.failed == before + 4
         record = nodes.edge.record(channel="nowhere", op="read")
-        assert (record.reason, record.to) == (Reason.UNREACHABLE, None)
+        assert (record.reason, record.answered_by) == (Reason.UNREACHABLE, None)
 
 
 def test_a_node_that_takes_no_connection_in_time(nodes: Nodes, target: Target, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -766,7 +766,7 @@ def test_a_request_does_not_go_in_a_circle() -> None:
             response = channel.get(0)
             assert (response.body, response.get("Lp-Trickle-Node")) == (b"x", places[2].url)
         records = [server.record(channel=channel.name, op="publish") for server in (first, second, third)]
-        assert [(one.via, one.to) for one in records] == [(None, "b"), ("a", "c"), ("b", None)]
+        assert [(one.via, one.answered_by) for one in records] == [(None, "b"), ("a", "c"), ("b", None)]
         assert {one.reason for one in records} == {Reason.COMPLETE}
         assert [one.ip for one in records] == ["127.0.0.1"] * 3
 

@@ -3,10 +3,13 @@
 from __future__ import annotations
 
 import asyncio
+import subprocess
+import sys
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import closing, contextmanager
 from dataclasses import dataclass
-from functools import partial
+from math import inf
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -14,13 +17,9 @@ import pytest
 from tests.support.local import LocalServer, local_server
 from tests.support.nats import NatsServer, nats_server
 from tests.support.waiting import WITHIN_S, eventually
-from tricklecast.app.cluster.bucket import Bucket
-from tricklecast.app.cluster.directory import Directory, NodeFacts, Place
-from tricklecast.app.cluster.feeds import Feeds
-from tricklecast.app.cluster.forward import Forwarding
-from tricklecast.app.cluster.jetstream import NatsOptions
-from tricklecast.app.cluster.peers import Peers
-from tricklecast.app.cluster.replicas import Cluster, Replicas
+from tricklecast.app.cluster.directory import Directory
+from tricklecast.app.cluster.member import Member, url_of
+from tricklecast.app.settings import Settings
 from tricklecast.app.tools.conformance.target import RemoteChannel, Target
 
 LEASE_S = 0.5
@@ -33,50 +32,31 @@ def nats() -> Iterator[NatsServer]:
         yield server
 
 
-class Told:
-    """Tells a node's cluster what its directory says, as soon as there is one."""
-
-    def __init__(self) -> None:
-        self.cluster: Cluster | None = None
-
-    def moved(self, channel: str, place: Place | None) -> None:
-        """Another owner."""
-        if self.cluster is not None:
-            self.cluster.moved(channel, place)
-
-    def lost(self, channel: str, epoch: int) -> None:
-        """Not this node's any more."""
-        if self.cluster is not None:
-            self.cluster.lost(channel, epoch)
-
-    def given(self, channel: str, epoch: int) -> bool:
-        """It is this node's now."""
-        return self.cluster is not None and self.cluster.given(channel, epoch)
-
-
 @dataclass(frozen=True)
 class NatsNode:
     """A node.
 
     Attributes:
-        server, cluster, directory, forwarding: it, and its parts. target: a client of it.
+        server: it. target: a client of it.
     """
 
     server: LocalServer
-    cluster: Cluster
-    directory: Directory
-    forwarding: Forwarding
     target: Target
+
+    @property
+    def member(self) -> Member:
+        """What makes it a node."""
+        assert self.server.node.member is not None
+        return self.server.node.member
+
+    @property
+    def directory(self) -> Directory:
+        """Its view of the cluster."""
+        return self.member.directory
 
     def run(self, coroutine: Any) -> Any:
         """Do something in its event loop."""
         return asyncio.run_coroutine_threadsafe(coroutine, self.server.loop).result(WITHIN_S)
-
-    async def join(self) -> None:
-        """Enter the cluster."""
-        assert await self.directory.start({}, WITHIN_S)
-        while self.directory.degraded:  # noqa: ASYNC110 - a test
-            await asyncio.sleep(0.02)
 
     async def die(self) -> None:
         """Renew the lease no more, as a process that is killed."""
@@ -85,32 +65,16 @@ class NatsNode:
 
 
 @contextmanager
-def node(name: str, nats: NatsServer) -> Iterator[NatsNode]:
+def node(name: str, nats: NatsServer, **settings: Any) -> Iterator[NatsNode]:
     """A node of the cluster that this NATS server has the directory of."""
-    with local_server(node=name, channel_drain_s=100) as server, server.client() as target:
-        plane = server.plane
-        url = f"http://127.0.0.1:{server.port}{server.settings.base_path}"
-
-        def make() -> NatsNode:
-            told = Told()
-            open_bucket = partial(Bucket.open, NatsOptions((nats.url,)), name)
-            directory = Directory(open_bucket, NodeFacts(name, url), told, lease_s=LEASE_S)
-            peers = Peers(name, lambda: directory.secret.encode())
-            forwarding = Forwarding(peers)
-            feeds = Feeds(plane, peers, directory.place, directory.owns, forwarding.tls)
-            replicas = Replicas(plane, feeds.connect)
-            cluster = told.cluster = Cluster(plane, peers, directory, forwarding.begin, feeds, replicas)
-            plane.registry.owns, plane.registry.epochs, plane.cluster = cluster.owns, cluster.epoch, cluster
-            return NatsNode(server, cluster, directory, forwarding, target)
-
-        made = server.inside(make)
-        try:
-            made.run(made.join())
-            yield made
-        finally:
-            made.run(made.directory.stop())
-            server.inside(made.cluster.end)
-            server.inside(made.forwarding.end)
+    options = {"channel_drain_s": 100, "cluster_lease_s": LEASE_S, "cluster_history_bytes": 256 << 20}
+    with (
+        local_server(node=name, cluster=nats.url, **{**options, **settings}) as server,
+        server.client() as target,
+    ):
+        one = NatsNode(server, target)
+        eventually(lambda: not one.directory.degraded, what="it is in the cluster")
+        yield one
 
 
 def film(one: NatsNode) -> RemoteChannel:
@@ -125,17 +89,17 @@ def test_channels_are_found_moved_and_taken_over(nats: NatsServer) -> None:
         eventually(lambda: b.directory.place("film"))
         film(b).has(0, b"one", epoch=1).publish(1, b"two").has(1, b"two", epoch=1)
         assert film(b).next_seq() == 2
-        assert (a.cluster.feeds.sent, b.directory.owns("film")) == (1, False)
+        assert (a.member.feeds.sent, b.directory.owns("film")) == (1, False)
 
         # Handed over in its epoch: the replica at b is adopted.
         waiting = film(a).waiting(2)
         assert a.run(a.directory.hand_over("film", 1, "b")) is True
-        a.server.inside(lambda: a.cluster.gave("film"))
+        a.server.inside(lambda: a.member.cluster.gave("film"))
         assert waiting.response().status == 503
         eventually(lambda: b.server.plane.registry.live("film"), what="it is adopted")
         film(b).has(0, b"one", epoch=1).publish(2, b"three").has(2, b"three", epoch=1)
         film(a).has(2, b"three", epoch=1)
-        assert b.cluster.feeds.sent == 1, "a holds it now"
+        assert b.member.feeds.sent == 1, "a holds it now"
 
         # Ended: its last owner answers, and begins the next epoch.
         film(b).end()
@@ -150,3 +114,75 @@ def test_channels_are_found_moved_and_taken_over(nats: NatsServer) -> None:
         eventually(lambda: film(a).post(0, b"again").status == 200, what="a has taken it over")
         film(a).has(0, b"again", epoch=3)
         assert (a.server.plane.faults, b.server.plane.faults) == (0, 0)
+
+
+def test_with_a_quorum_a_channel_goes_on_in_its_epoch(nats: NatsServer) -> None:
+    """Its owner dies: the next request at another node, also a read, goes on with all that was acknowledged."""
+    settings = {"ack": "quorum", "cluster_name": "quorum"}
+    with node("a", nats, **settings) as a, node("b", nats, **settings) as b:
+        assert film(a).post(0, b"one").get("Lp-Trickle-Durability") == "quorum"
+        eventually(lambda: b.directory.place("film"))
+        a.run(a.die())
+        eventually(lambda: film(b).get(0).status == 200 and b.directory.owns("film"), what="b goes on with it")
+        film(b).has(0, b"one", epoch=1).publish(1, b"two")
+        film(b).end()
+        assert film(b).post(0, b"new").status == 200
+        film(b).has(0, b"new", epoch=2)
+
+
+def test_an_owner_whose_lease_is_in_doubt_takes_no_byte_of_a_history(nats: NatsServer) -> None:
+    """Another node may go on in the same epoch by now: the publisher is sent away, and nobody reads what it sent."""
+    with node("a", nats, ack="quorum", cluster_name="doubt") as a:
+        film(a).publish(0, b"one")
+        a.server.inside(lambda: setattr(a.directory.lease, "_fresh_until", -inf))
+        refused = film(a).post(1, b"two")
+        assert (refused.status, b"confirm" in refused.body) == (503, True)
+        eventually(lambda: film(a).post(1, b"two").status == 200, what="a renewal")
+        film(a).has(1, b"two", epoch=1)
+
+
+def test_a_second_process_of_the_same_name_ends(nats: NatsServer) -> None:
+    """It says which one has the name, and what to do."""
+    with node("a", nats):
+        command = [sys.executable, "-m", "tricklecast", "serve", "--port", "0", "--node", "a", "--cluster", nats.url]
+        ended = subprocess.run([*command, "--cluster-lease-s", "0.2"], capture_output=True, text=True, timeout=60)
+    assert ended.returncode == 1
+    assert "the node name 'a' is in use" in ended.stderr
+    assert "Traceback" not in ended.stderr
+
+
+def test_without_nats_a_node_serves_its_channels_and_says_that_it_is_degraded() -> None:
+    """What needs a decision gets 503; when NATS comes, it goes on."""
+    with nats_server() as nats, node("a", nats) as a:
+        film(a).publish(0, b"one")
+        nats.stop()
+        eventually(lambda: a.directory.degraded, what="it has noticed")
+        film(a).publish(1, b"two").has(1, b"two", epoch=1)
+        assert a.target.channel("other").post(0).status == 503
+        assert b"cluster" in a.target.ask("GET", "/readyz").body
+        nats.start()
+        eventually(lambda: a.target.channel("other").post(0).status == 200, what="it decides again")
+
+
+def test_a_node_with_a_data_directory_goes_on_with_its_channels(nats: NatsServer, tmp_path: Path) -> None:
+    """In the same epoch, after a restart."""
+    settings = {"data_dir": tmp_path / "data", "ack": "journal", "cluster_name": "kept"}
+    with node("a", nats, **settings) as a, closing(a.server.target()) as target:  # which does not end the channel
+        target.channel("film").publish(0, b"one")
+    with node("a", nats, **settings) as a:
+        film(a).has(0, b"one", epoch=1).publish(1, b"two").has(1, b"two", epoch=1)
+
+
+@pytest.mark.parametrize(
+    ("settings", "url"),
+    [
+        ({"advertise_url": "http://a.example:80"}, "http://a.example:80/live"),
+        ({"advertise_url": "http://a.example/x/live/"}, "http://a.example/x/live"),
+        ({"host": "::1"}, "http://[::1]:7/live"),
+        ({"tls_cert": "c", "tls_key": "k"}, "https://127.0.0.1:7/live"),
+    ],
+)
+def test_the_url_of_a_node(settings: dict[str, Any], url: str) -> None:
+    """Without a path it gets the base path; without one at all it is that of the listener."""
+    options = Settings.model_validate({"cluster": "nats://n", "base_path": "/live", **settings})
+    assert url_of(options, (options.host, 7)) == url
