@@ -117,6 +117,7 @@ class Node:
 
     Attributes:
         name, url, term, load, state, version: as it told. revision: of its key; 0: the bucket has none.
+        lease_s: how long it trusts its lease, if that is longer than this node's.
         seen_at: when its key last changed, on this node's clock; it counts only while this node has a lease itself.
     """
 
@@ -128,6 +129,7 @@ class Node:
     version: str = ""
     revision: int = 0
     seen_at: float = 0.0
+    lease_s: float = 0.0
 
     @property
     def over(self) -> bool:
@@ -561,7 +563,7 @@ class Directory:
         for patience in (1, 0):
             if before is None or before.over:
                 break
-            await asyncio.sleep(self.lease.lease_s)
+            await asyncio.sleep(max(self.lease.lease_s, before.lease_s))
             value, again = await bucket.get(self._key)
             before = self._parse_node(self.me.name, value, again) or before
             if again == revision:
@@ -641,6 +643,7 @@ class Directory:
         me, restoring = self.me, self._restoring or self._unsure or not self._synced.is_set()
         state = state or (RESTORING if restoring else DRAINING if me.draining else SERVING)
         about = {"url": me.url, "term": self.term, "load": me.load, "state": state, "version": me.version}
+        about["lease"] = self.lease.lease_s
         ttl_s = FORGET_S if state == LEFT else 0
         self._revision = await bucket.put(self._key, orjson.dumps(about), self._revision, ttl_s=ttl_s)
 
@@ -782,9 +785,8 @@ class Directory:
             about = _parse(value)
             texts = [str(about.get(key, "")) for key in ("url", "state", "version")]
             url, state, version = texts
-            return Node(
-                name, int(about["term"]), url, float(about.get("load", 0)), state, version, revision, self._clock()
-            )
+            load, lease_s, now = float(about.get("load", 0)), float(about.get("lease", 0)), self._clock()
+            return Node(name, int(about["term"]), url, load, state, version, revision, now, lease_s)
         except (ValueError, KeyError, TypeError):
             self._complain(name, value)
             return None
@@ -1071,7 +1073,7 @@ class Directory:
         return Place(node.name, node.url, entry.epoch, node.term == entry.owner.term and self.reachable(node.name))
 
     def _silent(self, node: Node) -> bool:
-        return self._clock() - node.seen_at >= self.lease.lease_s
+        return self._clock() - node.seen_at >= max(self.lease.lease_s, node.lease_s)
 
     def _disown(self, channel: str) -> None:
         del self._mine[channel]

@@ -633,3 +633,16 @@ async def test_a_cluster_loses_its_leader() -> None:
             assert await a.confirmed("x", 1)
             assert await claimed(b, "y") == 1
             await until(lambda: a.place("y"))
+
+
+async def test_a_node_with_a_longer_lease_is_given_its_time(nats: NatsServer) -> None:
+    """A node with a short lease does not take another one's channels while that one trusts its lease."""
+    slow, quick = make("slow", nats, lease_s=1.5), make("quick", nats, lease_s=0.2)
+    async with running(slow, quick):
+        await claimed(slow, "film")
+        await until(lambda: quick.place("film") is not None)
+        assert slow._running is not None
+        slow._running.cancel()
+        renewals = quick.counters.renewals
+        await until(lambda: quick.counters.renewals > renewals + 8)  # two leases of its own
+        assert isinstance(await quick.claim("film"), Taken) or not slow.lease.fresh
