@@ -14,7 +14,8 @@ next one comes after a pause that grows to 2 s.
 knows what can still be read, and which POST is a latecomer of the ended epoch.
 
 **Writes.** A POST or a creation for a name that nobody has claims it in the directory, and waits for the decision. So
-does one for a channel whose owner is gone, and one for a channel that is being handed over. Requests that come
+does one for a channel whose owner is gone, a question for the head of such a channel (its publisher asks where to go
+on), and one for a channel that is being handed over. Requests that come
 meanwhile wait for the same decision. A claim of which no
 channel comes, since the request is refused after all, is given back (:data:`UNUSED_S`).
 """
@@ -404,9 +405,13 @@ class Cluster:
     # Deciding.
 
     def _may_claim(self, op: Op | None) -> bool:
-        """Whether a request may make this node the owner of a channel: it begins one, or goes on with one."""
+        """Whether a request may make this node the owner of a channel: it begins one, or goes on with one.
+
+        A publisher that has lost its connection asks for the head before it sends a segment again. So this request
+        must not wait for a POST.
+        """
         registry = self._plane.registry
-        begins = op is Op.CREATE or (op is Op.PUBLISH and registry.autocreate)
+        begins = op is Op.CREATE or (op in (Op.PUBLISH, Op.NEXT) and registry.autocreate)
         return (begins or self._recover is not None) and not registry.shutting_down
 
     def _is_free(self, request: Request, route: Route, place: ChannelPlace | None) -> bool:

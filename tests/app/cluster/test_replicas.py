@@ -446,6 +446,17 @@ def test_a_channel_whose_owner_is_gone_is_taken_over() -> None:
         assert b.held == {}
 
 
+def test_a_publisher_whose_node_is_gone_asks_another_one_where_to_go_on() -> None:
+    """Ours does so before it sends a segment again. The channel is gone, too: the publisher may begin it there."""
+    table = Table()
+    with members("a", "b", table=table) as (a, b):
+        film(a).publish(0, b"old")
+        table.gone.add("a")
+        assert film(b).get("next").status == 404
+        assert table.owners["film"] == ("b", 2)
+        film(b).publish(1, b"new").has(1, b"new", epoch=2)
+
+
 def test_a_claim_that_nothing_comes_of_is_given_back() -> None:
     """The POST was refused after all. One of which a channel came is not."""
     table = Table()
