@@ -14,6 +14,7 @@ import typer
 from tricklecast.trickle import wire
 from tricklecast.trickle.terminal import (
     CaFile,
+    ChannelUrls,
     ClientCert,
     ClientKey,
     Token,
@@ -50,7 +51,7 @@ _OF_MEDIA: Final = (
 
 
 async def publish(
-    url: Annotated[str, typer.Argument(metavar="URL", help="The channel: http://HOST:PORT/trickle/CHANNEL.")],
+    url: ChannelUrls,
     source: Annotated[
         str,
         typer.Argument(
@@ -181,9 +182,9 @@ async def publish(
     values = dict(locals())
     from tricklecast.publisher.core import parse_start
     from tricklecast.publisher.run import run
-    from tricklecast.trickle.client.arguments import channel_url, check_header_value
+    from tricklecast.trickle.client.arguments import channel_urls, check_header_value
 
-    channel_url(url)
+    channel_urls(url)
     if content_type is not None:
         checked("--content-type", lambda text: check_header_value("Content-Type", text), content_type)
     made = _raw(values) if raw else _media(values)

@@ -36,12 +36,14 @@ from tricklecast.trickle import __version__, wire
 from tricklecast.trickle.client.answers import ExchangeOutcome
 from tricklecast.trickle.client.arguments import (
     Auth,
-    channel_url,
+    URLs,
+    channel_urls,
     check_header_value,
     check_headers,
     check_number,
     httpx_auth,
 )
+from tricklecast.trickle.client.nodes import Nodes
 from tricklecast.trickle.client.tasks import BackgroundTask
 from tricklecast.trickle.client.transport import TrickleClient, TrickleTransport
 from tricklecast.trickle.errors import (
@@ -120,7 +122,9 @@ class Publisher:
     - The channel has ended: :exc:`~tricklecast.trickle.errors.ChannelEnded`.
 
     Args:
-        url: the channel, ``http[s]://host:port/trickle/CHANNEL``.
+        url: the channel, ``http[s]://host:port/trickle/CHANNEL``; or several such URLs, one for each node of a cluster
+            (a list, or one text with commas between them). It publishes at the first node, at the one that owns the
+            channel once a node has named it and it is among them, and at another one when that fails.
         content_type: the media type of the segments.
         start: ``"resume"`` goes on where the channel is (the server is asked; a new channel begins at 0),
             ``"reset"`` does the same and closes what an earlier publisher left open. A number begins there; the server
@@ -154,12 +158,12 @@ class Publisher:
         InvalidInput: an argument is wrong.
 
     Attributes:
-        url: the channel, taken apart.
+        url: the channel, or the first one of its URLs, taken apart.
     """
 
     def __init__(
         self,
-        url: str,
+        url: URLs,
         *,
         content_type: str = wire.DEFAULT_CONTENT_TYPE,
         start: int | Literal["resume", "reset"] = "resume",
@@ -184,7 +188,9 @@ class Publisher:
             check_number("idle_rotation_s", idle_rotation_s, above=0)
         check_header_value("Content-Type", content_type)
         check_headers(headers or {})
-        self.url = channel_url(url)
+        urls = channel_urls(url)
+        self.url = urls[0]
+        nodes = Nodes(urls, Random(), follows=True)
         self._plan = Plan(parse_start(start), rng=Random(), name=uuid4().hex)
         self._idle_rotation_s = idle_rotation_s
         self._buffer_s = buffer_s
@@ -196,10 +202,12 @@ class Publisher:
                 **(headers or {}),
             },
             auth=httpx_auth(auth),
-            timeout=TIMEOUT,
+            timeout=httpx.Timeout(
+                connect=nodes.connect_s(CONNECT_S), write=TIMEOUT.write, read=TIMEOUT.read, pool=None
+            ),
         )
         self._report = Reporter(on_event, self.url.channel, anyio.current_time)
-        self._requests = Requests(self._http, self.url, content_type, takeover=takeover)
+        self._requests = Requests(self._http, nodes, content_type, takeover=takeover)
         self._segments = Segments(
             self._plan,
             self._requests,

@@ -19,7 +19,7 @@ from tricklecast.publisher.segments import PublisherStatistics
 from tricklecast.publisher.steps import Source
 from tricklecast.trickle.errors import ChannelBusy, ConnectionLost, Superseded, TrickleError
 from tricklecast.trickle.terminal import RateMeter, Screen, count, rate, size, transferred
-from tricklecast.trickle.wire import CLIENT, redacted
+from tricklecast.trickle.wire import CLIENT, redacted_urls
 
 ENDLESS_S: Final = 86_400.0
 """How long segments may wait in a buffer whose time is not limited: a day."""
@@ -47,7 +47,7 @@ async def run(
     and the segment is closed as truncated.
 
     Args:
-        url: the channel.
+        url: the channel; or its URLs at the nodes of a cluster, with commas between them.
         source: what to publish. It is opened first: a source that cannot be read creates no channel.
         leave_open: do not end the channel.
         content_type: media type of the segments; the source's by default.
@@ -57,7 +57,7 @@ async def run(
     Raises:
         TrickleError: the source cannot be read, or the channel cannot be published to.
     """
-    status = Status(redacted(url), screen or Screen())
+    status = Status(redacted_urls(url), screen or Screen())
     running = anyio.CancelScope()
     feed: Feed | None = None
     how = STOPPED

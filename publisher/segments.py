@@ -9,7 +9,7 @@ What an answer means is decided in :mod:`tricklecast.publisher.core`; this modul
 from __future__ import annotations
 
 from collections import Counter, deque
-from collections.abc import Callable
+from collections.abc import Awaitable, Callable
 from dataclasses import dataclass, replace
 from types import TracebackType
 from typing import Final, TypeAlias, assert_never
@@ -30,7 +30,8 @@ from tricklecast.publisher.events import (
     SegmentPublished,
 )
 from tricklecast.trickle import wire
-from tricklecast.trickle.client.answers import ExchangeOutcome, Lost, exchange
+from tricklecast.trickle.client.answers import Answered, ExchangeOutcome, Lost, exchange
+from tricklecast.trickle.client.nodes import Nodes, ask
 from tricklecast.trickle.client.tasks import Notifier, clock
 from tricklecast.trickle.errors import (
     ClosedHere,
@@ -85,11 +86,16 @@ class PublisherStatistics:
 
 
 class Requests:
-    """Makes the requests about one channel; :class:`~tricklecast.publisher.client.Publisher` has the arguments."""
+    """Makes the requests about one channel; :class:`~tricklecast.publisher.client.Publisher` has the arguments.
 
-    def __init__(self, http: httpx.AsyncClient, url: ChannelURL, content_type: str, *, takeover: bool) -> None:
+    Attributes:
+        on_move: is told when a request goes to another node: why, in how many seconds, the attempt and the segment.
+    """
+
+    def __init__(self, http: httpx.AsyncClient, nodes: Nodes, content_type: str, *, takeover: bool) -> None:
+        self.on_move: Callable[[TrickleError, float, int, int | None], None] = lambda *_: None
         self._http = http
-        self._url = url
+        self._nodes = nodes
         self._content_type = content_type
         self._polite = {} if takeover else {wire.IF_IDLE: "1"}
 
@@ -105,38 +111,53 @@ class Requests:
         if ticket.numbering:
             headers[wire.LIFE] = ticket.numbering
         headers |= _pinned(ticket.epoch)
-        return await self._send("POST", self._url.segment(ticket.seq), headers, ticket.attempt, ticket.seq, body)
+        return await self._send("POST", _segment(ticket.seq), headers, ticket.attempt, ticket.seq, body)
 
     async def next(self, attempt: int) -> ExchangeOutcome:
         """Ask where the head is."""
-        return await self._send("GET", self._url.next(), {}, attempt)
+        return await self._send("GET", ChannelURL.next, {}, attempt)
 
     async def delete(self, attempt: int, epoch: int | None) -> ExchangeOutcome:
         """End the channel, if it is in that epoch."""
-        return await self._send("DELETE", str(self._url), self._polite | _pinned(epoch), attempt)
+        return await self._send("DELETE", str, self._polite | _pinned(epoch), attempt)
 
     async def give_up(self, seq: int, epoch: int | None) -> ExchangeOutcome:
         """Tell the server that no more will come of a segment: what it has is a part."""
         headers = {wire.TRUNCATED: "dropped"} | _pinned(epoch)
-        return await self._send("DELETE", self._url.segment(seq), headers, seq=seq)
+        return await self._send("DELETE", _segment(seq), headers, seq=seq)
 
     async def leave(self, seq: int, epoch: int | None) -> ExchangeOutcome:
         """Tell the server that this client publishes no more. ``seq`` is its newest segment, which is over."""
         headers = {wire.TRUNCATED: "left", wire.LEAVE: "1"} | _pinned(epoch)
-        return await self._send("DELETE", self._url.segment(seq), headers, seq=seq)
+        return await self._send("DELETE", _segment(seq), headers, seq=seq)
 
     async def _send(
         self,
         method: str,
-        url: str,
+        target: Callable[[ChannelURL], str],
         headers: dict[str, str],
         attempt: int = 1,
         seq: int | None = None,
         body: Sending | None = None,
     ) -> ExchangeOutcome:
-        attempts = {wire.ATTEMPT: str(attempt)} if attempt > 1 else {}
-        outcome = await exchange(self._http, method, url, headers | attempts, body=body, seq=seq)
+        headers |= {wire.ATTEMPT: str(attempt)} if attempt > 1 else {}
+
+        def request(url: ChannelURL) -> Awaitable[Answered | Lost]:
+            place = "" if self._nodes.alone else f"{wire.redacted(url.root)}: "
+            return exchange(self._http, method, target(url), headers, body=body, seq=seq, place=place)
+
+        outcome = await ask(
+            self._nodes,
+            request,
+            seq=seq,
+            is_untouched=lambda: body is None or not (body.taken or body.ended),
+            on_move=lambda error, pause_s: self.on_move(error, pause_s, attempt, seq),
+        )
         return outcome if isinstance(outcome, Lost) else outcome.answer
+
+
+def _segment(seq: int) -> Callable[[ChannelURL], str]:
+    return lambda url: url.segment(seq)
 
 
 def _pinned(epoch: int | None) -> dict[str, str]:
@@ -352,6 +373,7 @@ class Segments:
         self.now = anyio.current_time
         self._plan = plan
         self._requests = requests
+        requests.on_move = self._on_move
         self._drops = drops
         self._preconnect = preconnect
         self._buffer = Buffer(buffer_bytes)
@@ -846,6 +868,10 @@ class Segments:
         finally:
             self._deleting -= 1
             self._notify()
+
+    def _on_move(self, error: TrickleError, pause_s: float, attempt: int, seq: int | None) -> None:
+        self._counts["retries"] += 1
+        self._report(Retrying(error, pause_s, attempt, seq))
 
     def _note(self, outcome: ExchangeOutcome) -> None:
         if isinstance(outcome, Lost):

@@ -40,9 +40,8 @@ from tricklecast.subscriber.client import Subscriber
 from tricklecast.subscriber.core import AnyStart, OnLag
 from tricklecast.subscriber.segment import Segment
 from tricklecast.subscriber.sinks import SinkFailed
-from tricklecast.trickle.client.arguments import check_number
+from tricklecast.trickle.client.arguments import URLs, channel_urls, check_number
 from tricklecast.trickle.errors import InvalidInput, LocalProtocolError, Position, TrickleError
-from tricklecast.trickle.paths import ChannelURL
 
 VERSION: Final = 1
 
@@ -623,7 +622,7 @@ class Recording:
 
 
 async def record(
-    url: str,
+    url: URLs,
     directory: str | os.PathLike[str],
     *,
     start: AnyStart = "next",
@@ -642,7 +641,7 @@ async def record(
     in the folder. A file is complete, or it is not there. Cancel it to stop; use ``anyio.move_on_after`` for a time.
 
     Args:
-        url: the channel's URL.
+        url: the channel's URL, or several, as for :class:`tricklecast.subscriber.Subscriber`.
         directory: the folder; it is made if it is not there.
         start: where a new recording begins, as for :class:`tricklecast.subscriber.Subscriber`. Wherever that is, a
             recording wants everything from there on: ``on_lag`` is ``"earliest"`` unless it is given.
@@ -657,7 +656,7 @@ async def record(
         SinkFailed: the disk is full, or fails; ``resume`` is where to go on.
         TrickleError: what :class:`tricklecast.subscriber.Subscriber` raises.
     """
-    channel = ChannelURL.parse(url).channel
+    channel = channel_urls(url)[0].channel
     keep = Keep(keep_segments, keep_bytes)
     async with FolderWriter(Path(directory), channel, keep=keep) as writer:
         folder = writer.folder

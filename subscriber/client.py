@@ -29,7 +29,15 @@ from tricklecast.subscriber.events import (
 )
 from tricklecast.subscriber.fetch import Fetcher, Preconnect, Runtime, Unanswered, request_headers
 from tricklecast.subscriber.segment import OnBroken, Segment
-from tricklecast.trickle.client.arguments import Auth, channel_url, check_headers, check_number, httpx_auth
+from tricklecast.trickle.client.arguments import (
+    Auth,
+    URLs,
+    channel_urls,
+    check_headers,
+    check_number,
+    httpx_auth,
+)
+from tricklecast.trickle.client.nodes import Nodes
 from tricklecast.trickle.client.transport import TrickleClient, TrickleTransport
 from tricklecast.trickle.errors import (
     BrokenByPeer,
@@ -85,7 +93,8 @@ class Subscriber:
     none is waited for as one that is away, and raises ``ConnectionLost`` in the end.
 
     Args:
-        url: the channel's URL.
+        url: the channel's URL; or several, one for each node of a cluster (a list, or one text with commas between
+            them). It reads at the first node, and at another one when that fails.
         start: ``"next"`` (the next segment to begin), ``"current"`` (the newest one that has begun), ``"earliest"``
             (the oldest one that is kept), N, -N (-1 is ``next``, -2 ``current``), or a :class:`Position` (or its text,
             ``128@3:9f86d081884c7d65``). A position also tells whether the channel still has the same life. If not, the
@@ -123,7 +132,7 @@ class Subscriber:
 
     def __init__(
         self,
-        url: str,
+        url: URLs,
         *,
         start: AnyStart = "next",
         on_lag: OnLag | str | None = None,
@@ -138,7 +147,8 @@ class Subscriber:
         verify: ssl.SSLContext | bool = True,
         client: httpx.AsyncClient | None = None,
     ) -> None:
-        self.url: Final = channel_url(url)
+        urls = channel_urls(url)
+        self.url: Final = urls[0]
         check_number("wait_for_channel_s", wait_for_channel_s, at_least=0)
         check_number("refresh_s", refresh_s, above=0)
         if stall_timeout_s is not None:
@@ -154,6 +164,7 @@ class Subscriber:
                 raise InvalidInput("pass either client or transport: a client has a transport of its own")
         begin = Start.parse(start)
         self._runtime: Final = Runtime()
+        self._nodes = Nodes(urls, self._runtime.rng)
         self._cursor = Cursor(
             begin,
             on_lag=None if on_lag is None else OnLag(on_lag),
@@ -237,7 +248,8 @@ class Subscriber:
         http = self._shared_client or TrickleClient(transport=self._transport or TrickleTransport(self._verify))
         self._client = http
         self._fetcher = Fetcher(
-            self.url, http, self._auth, self._cursor, self._monitor, self._runtime, self._resolved, dict(self._headers)
+            *(self._nodes, http, self._auth, self._cursor, self._monitor, self._runtime),
+            *(self._resolved, dict(self._headers)),
         )
 
     async def _close(self) -> None:

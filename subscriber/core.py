@@ -387,6 +387,11 @@ class Cursor:
             # A seq relative to the head is answered at once unless nothing was ever written: then seq 0 comes first.
             self._asked, self._takes_any = 0, True
 
+    def moved(self) -> None:
+        """A request goes to another node of the cluster: its channel may come there a little later."""
+        if self._server_seen:
+            self._outage.lose(self._retries)
+
     def finished(self) -> None:
         """A segment that is not empty was read to its end, or its user left it.
 

@@ -39,6 +39,7 @@ from tricklecast.subscriber.events import Monitor, Retrying, SkippedAhead
 from tricklecast.trickle import __version__, wire
 from tricklecast.trickle.client.answers import Answer, Answered, HttpxBody, Lost, exchange
 from tricklecast.trickle.client.arguments import HttpxAuth
+from tricklecast.trickle.client.nodes import Nodes, ask
 from tricklecast.trickle.client.tasks import BackgroundTask, clock
 from tricklecast.trickle.client.transport import RequestTimeouts, ResponseBody
 from tricklecast.trickle.errors import ConnectionLost, TrickleError
@@ -206,7 +207,7 @@ class Fetcher:
     """Makes the GETs of one subscriber.
 
     Attributes:
-        url: the channel.
+        nodes: where the channel is.
         http: sends the requests.
         auth: authentication of each request; ``None``: that of ``http``.
         cursor: decides what to request and when.
@@ -214,10 +215,9 @@ class Fetcher:
         runtime: clock, delays and random numbers.
         on_resolved: called with the seq that ``next`` turned out to be.
         headers: of each request.
-        place: the server's address, for errors.
     """
 
-    url: ChannelURL
+    nodes: Nodes
     http: httpx.AsyncClient
     auth: HttpxAuth | None
     cursor: Cursor
@@ -225,11 +225,9 @@ class Fetcher:
     runtime: Runtime
     on_resolved: Callable[[int], None]
     headers: dict[str, str]
-    place: str = field(init=False)
     _waits: int = CHECK_WAITS - 1  # in a row, without an answer; the first one of all is checked
 
     def __post_init__(self) -> None:
-        self.place = wire.redacted(self.url.root)
         if self.runtime.now is anyio.current_time:
             self.runtime = replace(self.runtime, now=clock())  # it is asked three times for each segment
 
@@ -237,41 +235,63 @@ class Fetcher:
         """Begin the GET for the next segment, after ``delay_s`` seconds."""
         return Preconnect(lambda pending: self._run(pending, delay_s))
 
-    async def _get(self, ask: Ask, wait_s: float) -> Answered | Lost | None:
-        """Make one GET; ``None`` if the head of a segment did not come within ``wait_s`` seconds."""
-        url = self.url.next() if ask.seq is None else self.url.segment(ask.seq)
-        headers = self.headers | {wire.ATTEMPT: str(ask.attempt)}
-        if ask.life is not None:
-            headers[wire.LIFE] = ask.life
-        self.monitor.counts["requests"] += 1
-        wait_s = wait_s if ask.seq is not None else min(wait_s, NEXT_S)
-        found = await exchange(
-            self.http,
-            "GET",
-            url,
-            headers,
-            timeouts=RequestTimeouts(CONNECT_S, read=wait_s, write=wait_s),
-            seq=ask.seq,
-            place=f"{self.place}: ",
-            auth=self.auth,
-            stays_open=_has_body(ask),
+    async def _get(self, wanted: Ask, wait_s: float, *, may_wait: bool = False) -> Answered | Lost | None:
+        """Make one GET; ``None`` if the head of a segment did not come within ``wait_s`` seconds.
+
+        Args:
+            may_wait: the segment may not have begun, so that a node that lets the reader wait has not failed.
+        """
+        headers = self.headers | {wire.ATTEMPT: str(wanted.attempt)}
+        if wanted.life is not None:
+            headers[wire.LIFE] = wanted.life
+        wait_s = wait_s if wanted.seq is not None else min(wait_s, NEXT_S)
+        timeouts = RequestTimeouts(self.nodes.connect_s(CONNECT_S), read=wait_s, write=wait_s)
+
+        def request(url: ChannelURL) -> Awaitable[Answered | Lost]:
+            self.monitor.counts["requests"] += 1
+            return exchange(
+                self.http,
+                "GET",
+                url.next() if wanted.seq is None else url.segment(wanted.seq),
+                headers,
+                timeouts=timeouts,
+                seq=wanted.seq,
+                place=f"{wire.redacted(url.root)}: ",
+                auth=self.auth,
+                stays_open=_has_body(wanted),
+            )
+
+        found = await ask(
+            self.nodes,
+            request,
+            seq=wanted.seq,
+            may_wait=may_wait and wanted.seq is not None,
+            on_move=lambda error, pause_s: self._moved(error, pause_s, wanted.attempt + 1),
+            sleep=self.runtime.sleep,
         )
         if isinstance(found, Answered):
             self._waits = 0
-        return None if isinstance(found, Lost) and found.waited_s and ask.seq is not None else found
+        return None if isinstance(found, Lost) and found.waited_s and wanted.seq is not None else found
+
+    def _moved(self, error: TrickleError, pause_s: float, attempt: int) -> None:
+        """A GET goes to another node."""
+        self.cursor.moved()
+        self.monitor.emit(Retrying(error, pause_s, attempt))
 
     async def ending(self, begun: Advance) -> Answer | None:
         """Ask how a segment ended whose body is over; ``None`` if nobody knows."""
         self.monitor.counts["requests"] += 1
         self.monitor.counts["refreshes"] += 1
-        found = await exchange(
-            self.http,
-            "HEAD",
-            self.url.segment(begun.seq),
-            self.headers,
-            timeouts=httpx.Timeout(ANSWER_S, connect=CONNECT_S),
-            seq=begun.seq,
-            auth=self.auth,
+        timeouts = httpx.Timeout(ANSWER_S, connect=self.nodes.connect_s(CONNECT_S))
+        found = await ask(
+            self.nodes,
+            lambda url: exchange(
+                *(self.http, "HEAD", url.segment(begun.seq), self.headers),
+                timeouts=timeouts,
+                seq=begun.seq,
+                auth=self.auth,
+            ),
+            sleep=self.runtime.sleep,
         )
         if isinstance(found, Lost) or found.answer.status != wire.Status.OK:
             return None
@@ -294,12 +314,12 @@ class Fetcher:
             if isinstance(found, Lost) and not pending.abandoned:
                 return self._settled(pending, self._lost(found, requested_at))
             requested_at = self.runtime.now()
-        ask = self.cursor.ask()
-        found = await self._get(ask, self.cursor.refresh_after(self.runtime.rng))
+        wanted = self.cursor.ask()
+        found = await self._get(wanted, self.cursor.refresh_after(self.runtime.rng), may_wait=True)
         outcome: Decision | None = None
         try:
             # No await between the answer and its result: a subscriber that is closed now finds the response.
-            outcome = None if pending.abandoned else self._decide(ask, found, requested_at)
+            outcome = None if pending.abandoned else self._decide(wanted, found, requested_at)
             if isinstance(outcome, Advance):
                 assert isinstance(found, Answered)
                 pending.settle(outcome, Source(found.answer, found.body, requested_at, self.runtime.now()))
@@ -399,10 +419,11 @@ class Fetcher:
                     if answer.status != wire.Status.TOO_MANY_REQUESTS and answer.status < wire.Status.SERVER_ERROR:
                         return error
                     cause, floor_s = answer.error(begun.seq), answer.retry_after_s
-                case None if no_fault:
-                    return Unanswered(seq=begun.seq, detail=f"{error.detail}, and the server does not answer")
                 case None:
-                    return error
+                    silent = Unanswered(seq=begun.seq, detail=f"{error.detail}, and the server does not answer")
+                    if self.nodes.alone:
+                        return silent if no_fault else error
+                    cause = silent
             no_fault = False
 
     async def _skip(

@@ -25,7 +25,7 @@ import orjson
 
 from tricklecast.subscriber.client import Subscriber
 from tricklecast.subscriber.segment import Segment
-from tricklecast.trickle.client.arguments import check_number
+from tricklecast.trickle.client.arguments import URLs, check_number
 from tricklecast.trickle.errors import BrokenByPeer, ClosedHere, ConnectionLost, InvalidInput, Position, SegmentTooLarge
 from tricklecast.trickle.wire import MESSAGE_LIMIT
 
@@ -222,12 +222,12 @@ class Messages:
             self._segment = None
 
 
-def json_messages(url: str, *, limit: int = MESSAGE_LIMIT, on_error: OnError = "raise", **options: Any) -> Messages:
+def json_messages(url: URLs, *, limit: int = MESSAGE_LIMIT, on_error: OnError = "raise", **options: Any) -> Messages:
     """The JSON documents of a channel, one per segment: :class:`Messages` of ``Subscriber(url, **options)``."""
     return Messages(Subscriber(url, **options), limit=limit, on_error=on_error)
 
 
-def json_lines(url: str, *, limit: int = MESSAGE_LIMIT, on_error: OnError = "raise", **options: Any) -> Messages:
+def json_lines(url: URLs, *, limit: int = MESSAGE_LIMIT, on_error: OnError = "raise", **options: Any) -> Messages:
     """The lines of a channel, each a JSON document: :class:`Messages` of ``Subscriber(url, **options)``."""
     return Messages(Subscriber(url, **options), lines=True, limit=limit, on_error=on_error)
 

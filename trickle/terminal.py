@@ -22,7 +22,7 @@ from typing import Annotated, Any, Final, Protocol, TextIO, TypeAlias, TypeVar
 import typer
 
 from tricklecast.trickle.errors import NOT_FOUND_WORDS, ChannelNotFound, InvalidInput, TrickleError
-from tricklecast.trickle.wire import redacted
+from tricklecast.trickle.wire import redacted_urls
 
 S = TypeVar("S")
 T = TypeVar("T")
@@ -46,6 +46,10 @@ def option(metavar: str | None, text: str, *names: str, group: str | None = None
     return typer.Option(*names, metavar=metavar, help=text, rich_help_panel=group, show_default=default or True)
 
 
+_CHANNEL_HELP: Final = (
+    "The channel: http://HOST:PORT/trickle/CHANNEL. Of a cluster, one for each node, with commas between: when a node "
+    "fails, another one is asked."
+)
 _CONNECTION: Final = "Connection"
 _TOKEN_HELP: Final = "Access token. Visible in process listings; prefer --token-file."
 _FILE_HELP: Final = f"File with the access token, read again for each request. Default: the variable {TOKEN_VARIABLE}."
@@ -53,6 +57,7 @@ _CA_HELP: Final = "Trust these certificates (PEM) for https, instead of the syst
 _CERT_HELP: Final = "Show this certificate (PEM) to a server that wants one of its clients (mTLS)."
 _KEY_HELP: Final = "Private key (PEM) of --cert, if it is not in the same file."
 
+ChannelUrls: TypeAlias = Annotated[str, typer.Argument(metavar="URL", help=_CHANNEL_HELP)]
 Token: TypeAlias = Annotated[str | None, option("TOKEN", _TOKEN_HELP, group=_CONNECTION)]
 TokenFile: TypeAlias = Annotated[Path | None, option("FILE", _FILE_HELP, group=_CONNECTION)]
 CaFile: TypeAlias = Annotated[Path | None, option("FILE", _CA_HELP, "--ca-file", group=_CONNECTION)]
@@ -88,7 +93,7 @@ def no_channel(error: ChannelNotFound, url: str, hint: str = "") -> TrickleError
     """
     if error.detail and error.detail not in NOT_FOUND_WORDS:  # the server says more than that
         return error
-    return TrickleError(f"no channel at {redacted(url)}; is its publisher running?{hint and f' {hint}'}")
+    return TrickleError(f"no channel at {redacted_urls(url)}; is its publisher running?{hint and f' {hint}'}")
 
 
 # Access tokens.

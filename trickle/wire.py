@@ -241,3 +241,16 @@ def redacted(url: str) -> str:
     """
     address, mark, query = _USER.sub(r"\1***@", url).partition("?")
     return address + mark + _QUERY_VALUE.sub("***", query)
+
+
+_BETWEEN_URLS = re.compile(r"\s*,\s*(?=https?://)", re.IGNORECASE)
+
+
+def split_urls(text: str) -> list[str]:
+    """Take a list of URLs apart: a comma before ``http://`` or ``https://`` ends a URL, any other one belongs to it."""
+    return _BETWEEN_URLS.split(text)
+
+
+def redacted_urls(text: str) -> str:
+    """Do as :func:`redacted` to each URL of a list."""
+    return ", ".join(map(redacted, split_urls(text)))

@@ -40,6 +40,7 @@ from anyio.from_thread import BlockingPortal, start_blocking_portal
 import tricklecast
 from tricklecast.publisher import Receipt
 from tricklecast.subscriber import Messages
+from tricklecast.trickle.client.arguments import URLs
 from tricklecast.trickle.client.channel import Head
 
 __all__ = ["Channel", "Publisher", "PublisherSegment", "Subscriber", "SubscriberSegment"]
@@ -161,7 +162,7 @@ class _Client(_Blocking):
 class Publisher(_Client):
     """Publishes the segments of one channel; see :class:`tricklecast.Publisher` for arguments and errors."""
 
-    def __init__(self, url: str, **options: Any) -> None:
+    def __init__(self, url: URLs, **options: Any) -> None:
         super().__init__(tricklecast.Publisher(url, **options))
 
     def publish(self, data: bytes) -> Receipt:
@@ -194,7 +195,7 @@ class PublisherSegment(_Blocking):
 class Subscriber(_Client):
     """Yields the segments of a channel as they begin; see :class:`tricklecast.Subscriber` for arguments and errors."""
 
-    def __init__(self, url: str, **options: Any) -> None:
+    def __init__(self, url: URLs, **options: Any) -> None:
         super().__init__(tricklecast.Subscriber(url, **options))
 
     def __iter__(self) -> Iterator[SubscriberSegment]:
@@ -223,7 +224,7 @@ class SubscriberSegment(_Blocking):
 class Channel:
     """A channel as a whole; see :class:`tricklecast.Channel` for arguments and errors."""
 
-    def __init__(self, url: str, **options: Any) -> None:
+    def __init__(self, url: URLs, **options: Any) -> None:
         self._channel = tricklecast.Channel(url, **options)
 
     def create(self, content_type: str = "application/octet-stream") -> None:

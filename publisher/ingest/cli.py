@@ -41,7 +41,7 @@ To = Annotated[
         "--to",
         metavar="URL",
         help="Where streams are published. RTMP: http://localhost:2939/trickle/, to which the stream key is added,"
-        " or a URL with {key}. SRT: the channel.",
+        " or a URL with {key}. SRT: the channel. Of a cluster, one for each node, with commas between.",
     ),
 ]
 Keys = Annotated[
@@ -119,7 +119,7 @@ async def ingest(
     from tricklecast.publisher.ingest.sessions import SessionOptions, publish_from
     from tricklecast.publisher.ingest.srt import SrtReceiver
     from tricklecast.publisher.media.reader import MediaOptions
-    from tricklecast.trickle.client.arguments import channel_url
+    from tricklecast.trickle.client.arguments import channel_urls
 
     options = SessionOptions(
         media=MediaOptions(
@@ -142,7 +142,7 @@ async def ingest(
     else:
         if keys is not None:
             raise typer.BadParameter("an SRT stream has no key: use srt://...?passphrase=", param_hint="--keys")
-        receiver = await SrtReceiver.open(address, channel_url(to), say=say)
+        receiver = await SrtReceiver.open(address, channel_urls(to), say=say)
     async with receiver:
         await publish_from(receiver, options, say)
 

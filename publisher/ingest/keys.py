@@ -8,9 +8,10 @@ from typing import Final
 from urllib.parse import quote
 
 from tricklecast.publisher.ingest.sessions import SourceRefused
-from tricklecast.trickle.client.arguments import channel_url
+from tricklecast.trickle.client.arguments import channel_urls
 from tricklecast.trickle.errors import InvalidChannelName, InvalidInput
 from tricklecast.trickle.paths import ChannelURL
+from tricklecast.trickle.wire import split_urls
 
 PLACEHOLDER: Final = "{key}"
 
@@ -25,7 +26,8 @@ class Channels:
 
     Args:
         to: where channels are published: a URL with ``{key}``, as in ``http://host:2939/trickle/{key}``, or one that
-            ends with a slash, behind which the key is added.
+            ends with a slash, behind which the key is added; or several such URLs, one for each node of a cluster, with
+            commas between them.
         keys: a file with secrets; without it, each stream key is the name of a channel. A line of the file is
             ``CHANNEL SECRET``; empty lines and those that begin with ``#`` are left out. The encoder sends the secret
             as its stream key, or ``CHANNEL?token=SECRET``. The file is read for each stream.
@@ -35,17 +37,12 @@ class Channels:
     """
 
     def __init__(self, to: str, keys: Path | None = None) -> None:
-        base, question, query = to.partition("?")
-        if PLACEHOLDER not in base and not base.endswith("/"):
-            raise InvalidInput(
-                f"{base!r} names one channel; end it with / or with /{PLACEHOLDER}: each stream has its own"
-            )
-        self._template = (base if PLACEHOLDER in base else base + PLACEHOLDER) + question + query
+        self._templates = [_template(url) for url in split_urls(to)]
         self._keys = keys
-        self._url("test")
+        self._urls("test")
         self._secrets: list[tuple[str, bytes]] = [] if keys is None else _read(keys)
 
-    def find(self, key: str, token: str) -> ChannelURL:
+    def find(self, key: str, token: str) -> tuple[ChannelURL, ...]:
         """Check a stream key.
 
         Args:
@@ -60,12 +57,12 @@ class Channels:
         if self._keys is not None:
             key = self._checked(key, token)
         try:
-            return self._url(key)
+            return self._urls(key)
         except InvalidChannelName as error:
             raise SourceRefused(f"the stream key cannot name a channel ({error.why})") from None
 
-    def _url(self, key: str) -> ChannelURL:
-        return channel_url(self._template.replace(PLACEHOLDER, quote(key, safe="")))
+    def _urls(self, key: str) -> tuple[ChannelURL, ...]:
+        return channel_urls([url.replace(PLACEHOLDER, quote(key, safe="")) for url in self._templates])
 
     def _checked(self, key: str, token: str) -> str:
         assert self._keys is not None
@@ -80,6 +77,13 @@ class Channels:
         if not matches or (token and key not in matches):
             raise WrongKey("wrong stream key")
         return key if token else matches[0]
+
+
+def _template(url: str) -> str:
+    base, question, query = url.partition("?")
+    if PLACEHOLDER not in base and not base.endswith("/"):
+        raise InvalidInput(f"{base!r} names one channel; end it with / or with /{PLACEHOLDER}: each stream has its own")
+    return (base if PLACEHOLDER in base else base + PLACEHOLDER) + question + query
 
 
 class WrongKey(SourceRefused):

@@ -127,11 +127,11 @@ class RtmpListener:
         try:
             request = await encoder.request()
             try:
-                url = self._channels.find(request.key, request.token)
+                urls = self._channels.find(request.key, request.token)
             except WrongKey:
                 await anyio.sleep(WRONG_KEY_S)
                 raise
-            async with sessions.attach(url, encoder.peer, "flv") as source:
+            async with sessions.attach(urls, encoder.peer, "flv") as source:
                 await encoder.relay(source)
         except (rtmp.ProtocolError, SourceRefused) as error:
             self._show_refusal(f"{encoder.peer} is refused: {error}")

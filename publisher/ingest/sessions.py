@@ -149,18 +149,18 @@ class Sessions:
         self._tasks = tasks
         self._options = options
         self._say = say
-        self._sessions: dict[str, _Session] = {}
+        self._sessions: dict[tuple[ChannelURL, ...], _Session] = {}
         self._changed = anyio.Event()
 
     @asynccontextmanager
-    async def attach(self, url: ChannelURL, peer: str, format: str) -> AsyncIterator[Source]:
+    async def attach(self, urls: tuple[ChannelURL, ...], peer: str, format: str) -> AsyncIterator[Source]:
         """Connect a source to the session of its channel. The session begins if there is none.
 
         Leave the block with an exception if the connection broke: the session then waits for another source. Leave it
         without one if the encoder ended its stream: the channel ends.
 
         Args:
-            url: the channel.
+            urls: of the channel.
             peer: the encoder's address.
             format: what it sends, as libavformat calls it.
 
@@ -168,7 +168,7 @@ class Sessions:
             SourceRefused: there are too many sessions, the channel has a source, another one took over,
                 or the session failed; the message says why.
         """
-        session = await self._session(url)
+        session = await self._session(urls)
         try:
             with session.attached(peer, format) as source:
                 yield source
@@ -187,18 +187,18 @@ class Sessions:
             for session in self._sessions.values():
                 session.scope.cancel()
 
-    async def _session(self, url: ChannelURL) -> _Session:
-        while (session := self._sessions.get(str(url))) is not None:
+    async def _session(self, urls: tuple[ChannelURL, ...]) -> _Session:
+        while (session := self._sessions.get(urls)) is not None:
             if session.source is None and not session.is_ending:
                 return session
             if session.source is not None:
                 if not self._options.takeover:
-                    raise SourceRefused(f"{session.source.peer} is already streaming to {url.channel}")
+                    raise SourceRefused(f"{session.source.peer} is already streaming to {urls[0].channel}")
                 session.source.refuse("another encoder took over")
             await self._changed.wait()
         if len(self._sessions) >= self._options.max_sessions:
             raise SourceRefused(f"this server takes {count(self._options.max_sessions, 'stream')} at a time")
-        session = self._sessions[str(url)] = _Session(url, self._options, self._say)
+        session = self._sessions[urls] = _Session(urls, self._options, self._say)
         self._tasks.start_soon(self._run, session)
         return session
 
@@ -207,7 +207,7 @@ class Sessions:
             with session.scope:
                 await session.run()
         finally:
-            del self._sessions[str(session.url)]
+            del self._sessions[session.urls]
             self._notify()
 
     def _notify(self) -> None:
@@ -223,13 +223,13 @@ class _Session:
         scope: covers the session. It is shielded: a cancellation of the command ends sessions in order.
     """
 
-    def __init__(self, url: ChannelURL, options: SessionOptions, say: Say) -> None:
-        self.url = url
+    def __init__(self, urls: tuple[ChannelURL, ...], options: SessionOptions, say: Say) -> None:
+        self.urls = urls
         self.source: Source | None = None
         self.scope = anyio.CancelScope(shield=True)
         self._options = options
         self._say_line = say
-        self._arrivals = _Arrivals(url.channel, Kind.NETWORK, say=self._say)
+        self._arrivals = _Arrivals(urls[0].channel, Kind.NETWORK, say=self._say)
         self._has_ended = threading.Event()
 
     @property
@@ -265,7 +265,7 @@ class _Session:
         options = self._options
         try:
             await run(
-                str(self.url),
+                ",".join(map(str, self.urls)),
                 _SessionSource(self._arrivals, options.media, has_ended=self._has_ended),
                 screen=_Lines(self._say),
                 verify=options.verify,
@@ -284,7 +284,7 @@ class _Session:
                 self.source.refuse(UNUSABLE)
 
     def _say(self, message: str) -> None:
-        self._say_line(f"{self.url.channel}: {message}")
+        self._say_line(f"{self.urls[0].channel}: {message}")
 
 
 class _Lines(Screen):

@@ -71,18 +71,18 @@ class SrtReceiver:
     Args:
         url: of the listener.
         command: receives a stream.
-        channel: where it is published.
+        channel: where it is published: its URLs.
         say: shows a line.
     """
 
-    def __init__(self, url: str, command: Sequence[str], channel: ChannelURL, *, say: Say) -> None:
+    def __init__(self, url: str, command: Sequence[str], channel: tuple[ChannelURL, ...], *, say: Say) -> None:
         self._url = url
         self._command = command
         self._channel = channel
         self._say = say
 
     @classmethod
-    async def open(cls, url: str, channel: ChannelURL, *, say: Say) -> SrtReceiver:
+    async def open(cls, url: str, channel: tuple[ChannelURL, ...], *, say: Say) -> SrtReceiver:
         """Prepare to listen.
 
         Args:
@@ -120,7 +120,7 @@ class SrtReceiver:
                     with suppress(ProcessLookupError):
                         process.kill()
             if why:
-                self._say(f"{self._channel.channel}: {why}")
+                self._say(f"{self._channel[0].channel}: {why}")
             await anyio.sleep(RESTART_S)
 
     async def _receive(self, process: Process, sessions: Sessions) -> str:

@@ -25,7 +25,7 @@ from tricklecast.publisher.media.encode import AudioCodec, Encoder, Encoding, Vi
 from tricklecast.publisher.media.muxers import ContainerName
 from tricklecast.publisher.media.segmenter import Segmenter
 from tricklecast.publisher.steps import SegmentEnd, Step
-from tricklecast.trickle.client.arguments import check_number
+from tricklecast.trickle.client.arguments import URLs, check_number
 from tricklecast.trickle.client.tasks import BackgroundTask
 from tricklecast.trickle.errors import InvalidInput, LocalProtocolError, TrickleError
 from tricklecast.trickle.pyav import codec_name, copied, need_pyav
@@ -112,7 +112,7 @@ class MediaPublisher:
     block the channel ends; after an exception the last segment is truncated, and the channel stays for a successor.
 
     Args:
-        url: the channel.
+        url: the channel, or its URLs at the nodes of a cluster, as for :class:`~tricklecast.publisher.Publisher`.
         video: whether pictures will come. The first segment waits up to 1 s for each announced stream.
         audio: whether sound will come.
         fps: the usual number of pictures per second: a hint for the encoder. Their times decide.
@@ -133,7 +133,7 @@ class MediaPublisher:
 
     def __init__(
         self,
-        url: str,
+        url: URLs,
         *,
         video: bool = True,
         audio: bool = False,

@@ -83,9 +83,10 @@ async def check(
       tricklecast check http://localhost:2939/trickle/cam --for 2min --max-latency 2s --strict
     """
     from tricklecast.subscriber.core import Start
-    from tricklecast.trickle.client.arguments import channel_url
+    from tricklecast.trickle.client.arguments import channel_urls
 
-    channel_url(url)
+    if len(channel_urls(url)) > 1:
+        raise typer.BadParameter("what one node serves is judged: give the URL of one", param_hint="URL")
     checked("--start", Start.parse, start)
     from tricklecast.subscriber.check.probe import Order, Probe
     from tricklecast.subscriber.check.rules import Level, Limits, judge

@@ -14,6 +14,7 @@ import typer
 from tricklecast.trickle.errors import ChannelNotFound, TrickleError
 from tricklecast.trickle.terminal import (
     CaFile,
+    ChannelUrls,
     ClientCert,
     ClientKey,
     Token,
@@ -37,7 +38,7 @@ _OUTPUT: Final = "Output"
 
 
 async def subscribe(
-    url: Annotated[str, typer.Argument(metavar="URL", help="The channel: http://HOST:PORT/trickle/CHANNEL.")],
+    url: ChannelUrls,
     output: Annotated[
         str | None,
         option(

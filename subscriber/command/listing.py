@@ -6,6 +6,7 @@ import json
 import ssl
 import sys
 import time
+from contextlib import suppress
 from datetime import datetime
 from typing import Any, Final
 from urllib.parse import quote
@@ -14,12 +15,12 @@ import anyio
 import httpx
 
 from tricklecast.trickle.client.answers import first_line
-from tricklecast.trickle.client.arguments import channel_url, server_url
+from tricklecast.trickle.client.arguments import channel_urls, server_url
 from tricklecast.trickle.client.transport import InvalidAnswer, TrickleTransport
 from tricklecast.trickle.errors import ConnectionLost, RemoteProtocolError, TrickleError, error_for
 from tricklecast.trickle.paths import is_reserved
 from tricklecast.trickle.terminal import Bearer, size
-from tricklecast.trickle.wire import redacted
+from tricklecast.trickle.wire import redacted, split_urls
 
 ROUTE: Final = "/api/v1/channels"
 TIMEOUT_S: Final = 10.0
@@ -119,8 +120,13 @@ async def newest_began(url: str, tls: ssl.SSLContext | None = None, auth: Bearer
 
 
 async def _segments(url: str, query: str, tls: ssl.SSLContext | None, auth: Bearer | None) -> httpx.Response:
-    route = f"{ROUTE}/{quote(channel_url(url).channel, safe='')}/segments?{query}"
-    return await _ask(server_url(url), route, tls, auth)
+    """Ask the first node that can be reached."""
+    urls = split_urls(url)
+    route = f"{ROUTE}/{quote(channel_urls(url)[0].channel, safe='')}/segments?{query}"
+    for one in urls[:-1]:
+        with suppress(ConnectionLost):
+            return await _ask(server_url(one), route, tls, auth)
+    return await _ask(server_url(urls[-1]), route, tls, auth)
 
 
 async def _ask(root: str, route: str, tls: ssl.SSLContext | None, auth: Bearer | None) -> httpx.Response:

@@ -34,9 +34,9 @@ from tricklecast.subscriber.segment import Segment
 from tricklecast.subscriber.sinks import Output, SinkClosed, descriptor_sink, open_sink
 from tricklecast.trickle import errors, wire
 from tricklecast.trickle.backoff import Backoff
+from tricklecast.trickle.client.arguments import channel_urls
 from tricklecast.trickle.client.transport import TrickleTransport
 from tricklecast.trickle.errors import BrokenByPeer, Position, TrickleError
-from tricklecast.trickle.paths import ChannelURL
 from tricklecast.trickle.terminal import Bearer, RateMeter, Screen, count, rate, size, transferred
 
 VERSION: Final = 1
@@ -108,7 +108,7 @@ class _Run:
         self._request = request
         self._report = report
         self._rng = rng
-        self._progress = Progress(ChannelURL.parse(request.url).channel)
+        self._progress = Progress(channel_urls(request.url)[0].channel)
         self._notes: deque[str] = deque()
         self._retries: deque[str] = deque()
         self._retry_told = ""
@@ -166,7 +166,7 @@ class _Run:
                 if self._output.position is None and request.since_s is not None:
                     start = await start_since(request.url, request.since_s, request.tls, request.auth)
                 await self._report.tell(
-                    "start", url=wire.redacted(request.url), output=request.output, start=str(start)
+                    "start", url=wire.redacted_urls(request.url), output=request.output, start=str(start)
                 )
                 await self._receive(start)
         return "time" if scope.cancelled_caught else "channel"
@@ -527,7 +527,7 @@ def open_output(request: Request, note: Callable[[str], None]) -> Output | Joine
     if target is None:
         return Output()
     if is_folder(target):
-        return FolderWriter(Path(target), ChannelURL.parse(request.url).channel, keep=request.keep)
+        return FolderWriter(Path(target), channel_urls(request.url)[0].channel, keep=request.keep)
     if target != "-" and not request.raw and is_joined(Path(target)):
         return JoinedFile(Path(target), note)
     return open_sink(target)

@@ -36,6 +36,7 @@ from tricklecast.subscriber.core import OnLag, Start
 from tricklecast.subscriber.media.joiner import NotMedia
 from tricklecast.subscriber.segment import Segment
 from tricklecast.trickle.backoff import Backoff
+from tricklecast.trickle.client.arguments import URLs
 from tricklecast.trickle.client.tasks import BackgroundTask
 from tricklecast.trickle.errors import ChannelNotFound, InvalidInput, LocalProtocolError, Position, TrickleError
 from tricklecast.trickle.media.clock import read_prft, read_temi
@@ -148,7 +149,7 @@ class FrameStatistics:
 
 
 def frames(
-    url: str,
+    url: URLs,
     *,
     video: bool = True,
     audio: bool | Literal["packets"] = False,
@@ -164,7 +165,7 @@ def frames(
             print(frame.pts, frame.array.shape)
 
     Args:
-        url: the channel.
+        url: the channel, or its URLs at the nodes of a cluster, as for :class:`~tricklecast.subscriber.Subscriber`.
         video: whether pictures are decoded.
         audio: whether sound is decoded; ``"packets"``: sound comes as it is, without decoding.
         format: the pixel format of :attr:`Frame.array` (needs numpy), as in ``"rgb24"`` or ``"gray"``; ``None``: there

@@ -906,6 +906,21 @@ class TestFailing:
         driver.now += 0.1
         assert isinstance(stopped(driver.answer(404)), ChannelNotFound)
 
+    def test_404_at_another_node_is_waited_for_a_little(self) -> None:
+        """The node that was lost may have had the channel. A reader that no node has answered yet does not wait."""
+        driver = Driver()
+        driver.cursor.moved()
+        assert isinstance(stopped(driver.answer(404)), ChannelNotFound)
+        budget = RetryBudget(0, 3)
+        driver = Driver(budget=budget)
+        driver.read(0)
+        driver.cursor.moved()
+        driver.cursor.moved()
+        assert budget.tokens == 2
+        retry(driver.answer(404))
+        driver.read(1)
+        assert isinstance(stopped(driver.answer(404)), ChannelNotFound)
+
     def test_a_segment_after_it_ends_that_wait(self) -> None:
         """Only a 404 that follows the loss is waited for."""
         driver = Driver()

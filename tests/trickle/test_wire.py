@@ -124,6 +124,15 @@ def test_a_shown_url_has_no_secrets(url: str, shown: str) -> None:
     assert wire.redacted(url) == shown
 
 
+def test_no_url_of_a_list_shows_its_secrets() -> None:
+    """Each is hidden like a single one, and a comma within a URL ends none."""
+    text = "http://me:secret@a,b/cam?token=abc,http://me:secret@b/cam?token=def , https://c/cam"
+    assert wire.split_urls(text) == [
+        *("http://me:secret@a,b/cam?token=abc", "http://me:secret@b/cam?token=def", "https://c/cam"),
+    ]
+    assert wire.redacted_urls(text) == "http://***@a,b/cam?token=***, http://***@b/cam?token=***, https://c/cam"
+
+
 @pytest.mark.parametrize(
     ("text", "life"),
     [

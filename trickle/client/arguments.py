@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import math
 import re
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from typing import Final, TypeAlias
 
 import httpx
@@ -16,12 +16,16 @@ import httpx
 from tricklecast.trickle.errors import InvalidInput, InvalidURL
 from tricklecast.trickle.paths import ChannelURL, parse_server_url
 from tricklecast.trickle.terminal import Bearer, check_token
+from tricklecast.trickle.wire import split_urls
 
 HttpxAuth: TypeAlias = httpx.Auth | tuple[str, str] | Callable[[httpx.Request], httpx.Request]
 """Any authentication that httpx knows."""
 
 Auth: TypeAlias = str | HttpxAuth
 """A token, which is sent as ``Authorization: Bearer``, or any authentication that httpx knows."""
+
+URLs: TypeAlias = str | Sequence[str]
+"""The URL of a channel; or several, one for each node of a cluster, in a list, or in a text with commas between."""
 
 CONNECTION_HEADERS: Final = frozenset(
     {"connection", "content-length", "expect", "host", "keep-alive", "proxy-connection"}
@@ -42,6 +46,23 @@ def channel_url(url: str) -> ChannelURL:
     """
     parsed = ChannelURL.parse(url)
     _check_sendable(url, str(parsed))
+    return parsed
+
+
+def channel_urls(urls: URLs) -> tuple[ChannelURL, ...]:
+    """Take the URLs of one channel apart, which name the nodes of a cluster.
+
+    Raises:
+        InvalidInput: there is no URL, or they name different channels.
+        InvalidURL, InvalidChannelName: as :func:`channel_url`.
+    """
+    parsed = tuple(dict.fromkeys(map(channel_url, split_urls(urls) if isinstance(urls, str) else urls)))
+    if not parsed:
+        raise InvalidInput("give at least one URL of the channel")
+    for other in parsed:
+        if other.channel != parsed[0].channel:
+            names = f"not {parsed[0].channel!r} and {other.channel!r}"
+            raise InvalidInput(f"all URLs must name the same channel, at other nodes of a cluster, {names}")
     return parsed
 
 

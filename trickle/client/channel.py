@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import ssl
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
+from random import Random
 from typing import Final
 
 import httpx
@@ -13,14 +14,17 @@ from tricklecast.trickle import __version__, wire
 from tricklecast.trickle.client.answers import Answer, Lost, exchange
 from tricklecast.trickle.client.arguments import (
     Auth,
-    channel_url,
+    URLs,
+    channel_urls,
     check_header_value,
     check_headers,
     check_number,
     httpx_auth,
 )
+from tricklecast.trickle.client.nodes import Nodes, ask
 from tricklecast.trickle.client.transport import TrickleTransport
 from tricklecast.trickle.errors import ChannelNotFound, RemoteProtocolError
+from tricklecast.trickle.paths import ChannelURL
 
 USER_AGENT: Final = f"tricklecast/{__version__}"
 
@@ -44,7 +48,7 @@ class Channel:
     """A channel of a server, under asyncio or trio. It keeps no connection: there is nothing to close.
 
     Args:
-        url: the channel, ``http[s]://host:port/trickle/CHANNEL``.
+        url: the channel, ``http[s]://host:port/trickle/CHANNEL``; or several such URLs, one for each node of a cluster.
         headers: sent with every request.
         auth: a token, or any authentication that httpx knows.
         verify: whether and how the server's certificate is checked, as in httpx.
@@ -59,7 +63,7 @@ class Channel:
 
     def __init__(
         self,
-        url: str,
+        url: URLs,
         *,
         headers: Mapping[str, str] | None = None,
         auth: Auth | None = None,
@@ -68,7 +72,9 @@ class Channel:
     ) -> None:
         check_headers(headers or {})
         check_number("timeout_s", timeout_s, above=0)
-        self.url = channel_url(url)
+        urls = channel_urls(url)
+        self.url = urls[0]
+        self._nodes = Nodes(urls, Random())
         self._headers = {"User-Agent": USER_AGENT, **(headers or {})}
         self._auth = httpx_auth(auth)
         self._verify = verify
@@ -84,7 +90,7 @@ class Channel:
             InvalidInput: a header cannot carry the media type.
         """
         check_header_value("content_type", content_type)
-        answer = await self._request("POST", str(self.url), {wire.EXPECT_CONTENT: content_type})
+        answer = await self._request("POST", str, {wire.EXPECT_CONTENT: content_type})
         if answer.status != wire.Status.OK:
             raise answer.error(None)
 
@@ -95,7 +101,7 @@ class Channel:
             ChannelNotFound: the channel does not exist.
             RemoteProtocolError: the response does not name the head.
         """
-        answer = await self._request("GET", self.url.next())
+        answer = await self._request("GET", ChannelURL.next)
         if answer.status != wire.Status.OK and not answer.closed:
             raise answer.error(None)
         next_seq = answer.natural(wire.LATEST)
@@ -109,18 +115,20 @@ class Channel:
         Raises:
             ChannelNotFound: the channel does not exist, or has ended already.
         """
-        answer = await self._request("DELETE", str(self.url))
+        answer = await self._request("DELETE", str)
         if answer.status == wire.Status.BAD_REQUEST:  # the protocol's status for the DELETE of a missing channel
             raise ChannelNotFound(answer.status, detail=answer.detail)
         if answer.status != wire.Status.OK:
             raise answer.error(None)
 
-    async def _request(self, method: str, url: str, headers: Mapping[str, str] | None = None) -> Answer:
+    async def _request(
+        self, method: str, target: Callable[[ChannelURL], str], headers: Mapping[str, str] | None = None
+    ) -> Answer:
         transport = TrickleTransport(verify=self._verify)
         async with httpx.AsyncClient(
             transport=transport, headers=self._headers, auth=self._auth, timeout=self._timeout
         ) as http:
-            opened = await exchange(http, method, url, headers or {})
+            opened = await ask(self._nodes, lambda url: exchange(http, method, target(url), headers or {}))
             if isinstance(opened, Lost):
                 raise opened.error
             return opened.answer

@@ -24,7 +24,7 @@ BASE = "http://127.0.0.1:2939/trickle/"
 )
 def test_a_stream_key_names_the_channel(to: str, key: str, url: str) -> None:
     """It stands behind the URL, or where ``{key}`` is."""
-    assert str(Channels(to).find(key, "")) == url
+    assert str(Channels(to).find(key, "")[0]) == url
 
 
 @pytest.mark.parametrize("to", [f"{BASE}cam", "nonsense/", "ftp://host/trickle/"])
@@ -51,7 +51,7 @@ def test_secrets_stand_for_channels(tmp_path: Path) -> None:
         ("third-secret", "", "cam"),
         ("door", "second-secret", "door"),
     ]:
-        assert channels.find(key, token).channel == channel
+        assert channels.find(key, token)[0].channel == channel
     for key, token in [("cam", ""), ("cam", "second-secret"), ("door", "wrong"), ("first-secret", "wrong")]:
         with pytest.raises(WrongKey):
             channels.find(key, token)
@@ -63,9 +63,9 @@ def test_the_file_may_change(tmp_path: Path) -> None:
     file.write_text("cam first-secret\n")
     channels = Channels(BASE, file)
     file.write_text("cam other-secret\n")
-    assert channels.find("other-secret", "").channel == "cam"
+    assert channels.find("other-secret", "")[0].channel == "cam"
     file.write_text("")
-    assert channels.find("other-secret", "").channel == "cam"
+    assert channels.find("other-secret", "")[0].channel == "cam"
     with pytest.raises(WrongKey):
         channels.find("first-secret", "")
 

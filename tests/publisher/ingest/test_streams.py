@@ -32,7 +32,7 @@ from tricklecast.publisher.ingest.srt import SrtReceiver
 from tricklecast.publisher.media import reader
 from tricklecast.publisher.media.inputs import Kind
 from tricklecast.publisher.media.reader import MediaOptions
-from tricklecast.trickle.client.arguments import channel_url
+from tricklecast.trickle.client.arguments import channel_urls
 from tricklecast.trickle.errors import InvalidInput
 
 
@@ -83,7 +83,7 @@ def ingesting(
             channels = Channels(base, keys)
             receiver = await RtmpListener.open("127.0.0.1", 0, channels, max_streams=settings.max_sessions, say=say)
         else:
-            receiver = await SrtReceiver.open(srt, channel_url(f"{base}srt"), say=say)
+            receiver = await SrtReceiver.open(srt, channel_urls(f"{base}srt"), say=say)
         async with receiver:
             await publish_from(receiver, settings, say)
 

@@ -11,6 +11,7 @@ import pytest
 from tricklecast.trickle.client.arguments import (
     CONNECTION_HEADERS,
     channel_url,
+    channel_urls,
     check_header_value,
     check_headers,
     check_number,
@@ -24,6 +25,40 @@ def test_urls_that_can_be_sent() -> None:
     """The URL of a channel is taken apart; any URL of a server is reduced to its root."""
     assert str(channel_url("http://h:1/trickle/a b?token=x")) == "http://h:1/trickle/a%20b?token=x"
     assert server_url("http://h:1/trickle/cam") == "http://h:1"
+
+
+@pytest.mark.parametrize(
+    "urls",
+    [
+        ["http://a:1/trickle/cam?token=x", "https://b/cam", "http://a:1/trickle/cam/?token=x"],
+        "http://a:1/trickle/cam?token=x,https://b/cam",
+        "http://a:1/trickle/cam?token=x , HTTPS://b/cam",
+    ],
+)
+def test_a_channel_has_a_url_at_each_node_of_a_cluster(urls: str | list[str]) -> None:
+    """In a list, or in a text with commas between them. One that comes twice counts once."""
+    assert [str(url) for url in channel_urls(urls)] == ["http://a:1/trickle/cam?token=x", "https://b/cam"]
+
+
+def test_a_comma_within_a_url_belongs_to_it() -> None:
+    """Of a channel's name, or of a query."""
+    (one,) = channel_urls("http://h/trickle/a,b?token=x,y")
+    assert (one.channel, one.query) == ("a,b", "token=x,y")
+
+
+@pytest.mark.parametrize(
+    ("urls", "why"),
+    [
+        ([], "give at least one URL"),
+        ("http://a/trickle/cam,http://b/trickle/mic", "the same channel.* not 'cam' and 'mic'"),
+        ("", "not a usable URL"),
+        (["http://a/cam", "ftp://b/cam"], "must begin with http"),
+    ],
+)
+def test_urls_that_name_no_channel_or_several(urls: str | list[str], why: str) -> None:
+    """The error says what is wrong."""
+    with pytest.raises(InvalidInput, match=why):
+        channel_urls(urls)
 
 
 @pytest.mark.parametrize("url", ["http://999.1.1.1/trickle/cam", "http://h\u2603x..y/trickle/cam"])
