@@ -76,49 +76,41 @@ class Lease:
 
     Attributes:
         lease_s: as given. wanted: set when somebody waits for a renewal.
+        unsure: the channels of this node that may be another node's by now, though the lease is valid.
     """
 
     def __init__(self, lease_s: float = LEASE_S, clock: Callable[[], float] = boottime) -> None:
         self.lease_s = lease_s
         self.wanted = asyncio.Event()
+        self.unsure: dict[str, None] = {}
         self._clock = clock
         self._until = -inf  # until when the last renewal counts
-        self._fresh_until = -inf  # the same, unless some channel of this node is not certain to be its own
         self._reachable = False  # nothing says that NATS is out of reach
         self._waiting: set[asyncio.Future[bool]] = set()  # for the next renewal
 
     @property
     def fresh(self) -> bool:
         """Whether every channel that this node owns is its own beyond doubt: then a publisher may be answered."""
-        return self._clock() < self._fresh_until
+        return not self.unsure and self._clock() < self._until
 
     @property
     def valid(self) -> bool:
-        """Whether the last renewal counts. A single channel may be in doubt (:meth:`hold`)."""
+        """Whether the last renewal counts. A single channel may be in doubt all the same (:attr:`unsure`)."""
         return self._clock() < self._until
 
     @property
     def state(self) -> LeaseState:
         """At this moment."""
-        if self._clock() < self._until:
+        if self.valid:
             return LeaseState.LEASED
         return LeaseState.DOUBTFUL if self._reachable else LeaseState.CUT_OFF
 
-    def renewed(self, sent_at: float, *, hold: bool = False) -> None:
-        """A renewal that was sent at this time has succeeded.
-
-        Args:
-            hold: some channel of this node is not certain to be its own, so :attr:`fresh` stays false.
-        """
+    def renewed(self, sent_at: float) -> None:
+        """A renewal that was sent at this time has succeeded."""
         self._until = sent_at + SAFETY * self.lease_s
         self._reachable = True
-        self.hold(hold)
         self.wanted.clear()
         self._answer(True)
-
-    def hold(self, on: bool) -> None:
-        """Whether some channel of this node is not certain to be its own."""
-        self._fresh_until = -inf if on else self._until
 
     def cut_off(self) -> None:
         """NATS is out of reach. What was renewed before still counts as long as it would have."""
@@ -127,7 +119,7 @@ class Lease:
 
     def lost(self) -> None:
         """Another node has ended this lease: no earlier renewal counts any more."""
-        self._until = self._fresh_until = -inf
+        self._until = -inf
 
     async def confirmed(self, within_s: float | None = None) -> bool:
         """Whether the lease is valid; in doubt a renewal is awaited, for half of the lease's time if none is given."""

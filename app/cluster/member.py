@@ -21,7 +21,7 @@ from typing import Final
 
 from tricklecast.app.clock import to_time, to_us
 from tricklecast.app.cluster.bucket import Bucket
-from tricklecast.app.cluster.directory import Directory, NodeFacts, Place
+from tricklecast.app.cluster.directory import Directory, NodeFacts
 from tricklecast.app.cluster.feeds import Feeds
 from tricklecast.app.cluster.forward import Forwarding
 from tricklecast.app.cluster.jetstream import NatsOptions
@@ -30,6 +30,7 @@ from tricklecast.app.cluster.peers import NodeUrl, Peers
 from tricklecast.app.cluster.quorum import Quorum
 from tricklecast.app.cluster.replicas import Cluster, Replicas
 from tricklecast.app.cluster.streams import StreamOptions
+from tricklecast.app.cluster.view import Place
 from tricklecast.app.data_plane.context import DataPlane, Durability
 from tricklecast.app.data_plane.held import send_away
 from tricklecast.app.data_plane.responses import unconfirmed_reply

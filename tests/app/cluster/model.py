@@ -23,6 +23,7 @@ class ModelNats:
 
     Attributes:
         instance: of the bucket; None: there is none. up: whether connections can be made.
+        deaf: so many answers from now on get lost.
     """
 
     dice: Random
@@ -30,6 +31,7 @@ class ModelNats:
     instance: int | None = None
     made_at: float = 0.0
     up: bool = True
+    deaf: int = 0
     messages: dict[str, Message] = field(default_factory=dict)
     last: int = 0
     starts: int = 0
@@ -133,8 +135,8 @@ class ModelBucket:
         return await self._ask(lambda: self.nats.get(key))
 
     async def watch(self, after: int | None, take: Take, synced: Callable[[], None]) -> None:
-        await self._ask(lambda: 0)
         self.stop_watching()
+        await self._ask(lambda: 0)
         self.news = asyncio.Queue()
         there = [
             (key, value, revision)
@@ -182,6 +184,9 @@ class ModelBucket:
         if self.closed.done() and self.nats.dice.random() < 0.5:
             raise Unreachable("lost on its way")
         answer = do()
+        if self.nats.deaf:
+            self.nats.deaf -= 1
+            await asyncio.Event().wait()
         await self.way.travel()
         return answer
 

@@ -21,18 +21,19 @@ from tests.support.certificates import make_certificate
 from tests.support.nats import NatsServer, Relay, nats_cluster, nats_server, relay
 from tests.support.waiting import WITHIN_S, eventually, until
 from tricklecast.app.cluster import directory as directories
+from tricklecast.app.cluster import view as views
 from tricklecast.app.cluster.bucket import Bucket
 from tricklecast.app.cluster.directory import (
     Claimed,
     Directory,
     NameInUse,
     NodeFacts,
-    Place,
     Taken,
     Unavailable,
 )
 from tricklecast.app.cluster.jetstream import Conflict, NatsOptions, Unreachable
 from tricklecast.app.cluster.lease import LeaseState
+from tricklecast.app.cluster.view import Place
 
 pytestmark = pytest.mark.anyio
 
@@ -187,13 +188,13 @@ async def test_a_tombstone_is_removed_after_its_time(nats: NatsServer) -> None:
 
 async def test_tombstones_that_a_node_knows_are_bounded(nats: NatsServer, monkeypatch: pytest.MonkeyPatch) -> None:
     """It forgets the oldest ones; the bucket does not, and tells their epochs to a claim."""
-    monkeypatch.setattr(directories, "MAX_TOMBSTONES", 3)
+    monkeypatch.setattr(views, "MAX_TOMBSTONES", 3)
     a = make("a", nats)
     async with running(a):
         for number in range(6):
             assert await a.claim(f"c{number}", 4) == Claimed(5)
             a.ended(f"c{number}", 5)
-        await until(lambda: len(a.channels) == 3 and not a._outbox)
+        await until(lambda: len(a.channels) == 3 and not a.view.due)
         assert "c0" not in a.channels
         assert await claimed(a, "c0") == 6
 
@@ -236,7 +237,7 @@ async def test_a_name_is_used_once(nats: NatsServer) -> None:
         assert not a.degraded
     again = make("a", nats)
     async with running(again):
-        assert again.term > a.term
+        assert again.view.term > a.view.term
 
 
 async def test_a_replaced_node_ends_its_channels(nats: NatsServer) -> None:
@@ -246,7 +247,7 @@ async def test_a_replaced_node_ends_its_channels(nats: NatsServer) -> None:
     async with running(a):
         await claimed(a, "x")
         bucket = await Bucket.open(NatsOptions((nats.url,)), "test")
-        node = orjson.dumps({"url": "http://new", "term": a.term + 1, "state": "serving"})
+        node = orjson.dumps({"url": "http://new", "term": a.view.term + 1, "state": "serving"})
         while True:
             try:
                 await bucket.put("node.a", node, a._revision)
@@ -306,7 +307,7 @@ async def test_who_has_given_a_channel_away_never_goes_on_with_it(nats: NatsServ
         crash(a)
         await until(lambda: b.owns("x"))
         b.ended("x", 1)
-        await until(lambda: b.former("x") and not b._outbox)
+        await until(lambda: b.former("x") and not b.view.due)
         again = make("a", nats, heard)
         async with running(again, owned={"x": 1}):
             await until(lambda: heard.losses == [("x", 1)])
@@ -412,7 +413,7 @@ async def test_a_lost_bucket_is_made_again(nats: NatsServer, how: str) -> None:
             await (stream.purge_stream("KV_trickle") if how == "emptied" else stream.delete_stream("KV_trickle"))
             await admin.close()
         await until(lambda: a.counters.terms_lost and b.counters.terms_lost)
-        await until(lambda: not a.degraded and not b.degraded and not a._restoring and not b._restoring)
+        await until(lambda: not a.degraded and not b.degraded and not a.view.restoring and not b.view.restoring)
         new = make("new", nats)
         async with running(new):
             found = {name: (entry.epoch, entry.owner.node, entry.ended) for name, entry in new.channels.items()}
@@ -440,7 +441,7 @@ async def test_a_key_that_is_deleted_is_put_back(nats: NatsServer) -> None:
             kv = await admin._client.jetstream().key_value("trickle")
             await kv.delete("channel.x")
             assert isinstance(await b.claim("x"), Taken)
-            await until(partial(lambda old: a.channels["x"].revision > old + 1 and not a.channels["x"].lost, before))
+            await until(partial(lambda old: a.channels["x"].revision > old + 1 and not a.channels["x"].missing, before))
         await admin.close()
         await until(lambda: b.channels["x"].revision == a.channels["x"].revision)
         assert await a.confirmed("x", 1)

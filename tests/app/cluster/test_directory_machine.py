@@ -27,9 +27,10 @@ from tests.support.nats import NatsServer, Relay, nats_server, relay
 from tests.support.virtual_time import VirtualLoop
 from tests.support.waiting import WITHIN_S, until
 from tricklecast.app.cluster.bucket import AnyBucket, Bucket
-from tricklecast.app.cluster.directory import Claimed, Directory, NodeFacts, Place
+from tricklecast.app.cluster.directory import Claimed, Directory, NodeFacts
 from tricklecast.app.cluster.jetstream import NatsOptions
 from tricklecast.app.cluster.names import to_token
+from tricklecast.app.cluster.view import Place
 
 NODES: Final = ("a", "b", "c")
 CHANNELS: Final = ("x", "y.1")
@@ -141,7 +142,7 @@ class World:
             for process in self.processes.values():
                 directory = process.directory
                 if directory is not None and directory.lease.fresh and directory.owns(channel):
-                    sure.append((process.name, directory._mine[channel]))
+                    sure.append((process.name, directory.view.mine[channel]))
             # A lost bucket has forgotten which nodes were deposed: for a moment only the epochs tell them apart.
             since = self.both.setdefault(channel, self.loop.time()) if len(sure) > 1 else self.both.pop(channel, 0.0)
             if len(sure) > 1 and self.loop.time() - since >= (2 * LEASE_S if self.was_lost else 0.0):
@@ -180,7 +181,7 @@ class World:
     async def hand_over(self, process: Process, channel: str, to: str) -> None:
         """A node gives a channel away, if it has it."""
         directory = process.directory
-        epoch = None if directory is None else directory._mine.get(channel)
+        epoch = None if directory is None else directory.view.mine.get(channel)
         if directory is None or epoch is None or process.name == to:
             return
         if await directory.hand_over(channel, epoch, to) is True:
@@ -212,7 +213,7 @@ class World:
             places = [directory.place(channel) for directory in directories]
             if len(set(places)) > 1:
                 return f"{channel}: {places}"
-            owners = {one.me.name: one._mine[channel] for one in directories if one.owns(channel)}
+            owners = {one.me.name: one.view.mine[channel] for one in directories if one.owns(channel)}
             there = places[0]
             if owners != ({there.node: there.epoch} if there is not None and there.reachable else {}):
                 return f"{channel}: {owners} own it, and it is at {there}"
@@ -284,7 +285,7 @@ class DirectoryMachine(RuleBasedStateMachine):
     def converges(self) -> None:
         """When all is well for a while, every node says the same, and the owner agrees."""
         world = self.world
-        self.nats.up = True
+        self.nats.up, self.nats.deaf = True, 0
         for process in world.processes.values():
             process.way.open.set()
         self.runner.run(self._start_all())
@@ -327,7 +328,7 @@ class DirectoryMachine(RuleBasedStateMachine):
     @rule(name=nodes, channel=channels, seconds=st.sampled_from((0.0, 1.0)))
     def a_segment_is_to_be_answered(self, name: str, channel: str, seconds: float) -> None:
         directory = self.world.processes[name].directory
-        if directory is not None and (epoch := directory._mine.get(channel)) is not None:
+        if directory is not None and (epoch := directory.view.mine.get(channel)) is not None:
             self._begin(directory.confirmed(channel, epoch))
             self.run(seconds)
 
@@ -361,6 +362,10 @@ class DirectoryMachine(RuleBasedStateMachine):
     @rule()
     def connections_break(self) -> None:
         self.runner.run(_call(self.nats.break_all))
+
+    @rule(answers=st.integers(1, 3))
+    def answers_get_lost(self, answers: int) -> None:
+        self.nats.deaf = answers
 
     @rule(seconds=st.sampled_from((0.3, 1.0, 4.0)), restart=st.booleans())
     def nats_is_down(self, seconds: float, restart: bool) -> None:

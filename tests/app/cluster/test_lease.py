@@ -95,10 +95,11 @@ def test_a_lease_that_others_have_ended_counts_no_more(lease: Lease, clock: Cloc
 
 def test_a_held_lease_is_valid_and_not_fresh(lease: Lease, clock: Clock) -> None:
     """While a channel of the node may be somebody else's, each one has to be asked for."""
-    lease.renewed(clock.now, hold=True)
+    lease.renewed(clock.now)
+    lease.unsure["x"] = None
     assert lease.valid
     assert not lease.fresh
-    lease.hold(False)
+    lease.unsure.clear()
     assert lease.fresh
 
 

@@ -8,7 +8,6 @@ import sys
 from collections.abc import Iterator
 from contextlib import closing, contextmanager
 from dataclasses import dataclass
-from math import inf
 from pathlib import Path
 from typing import Any
 
@@ -134,7 +133,7 @@ def test_an_owner_whose_lease_is_in_doubt_takes_no_byte_of_a_history(nats: NatsS
     """Another node may go on in the same epoch by now: the publisher is sent away, and nobody reads what it sent."""
     with node("a", nats, ack="quorum", cluster_name="doubt") as a:
         film(a).publish(0, b"one")
-        a.server.inside(lambda: setattr(a.directory.lease, "_fresh_until", -inf))
+        a.server.inside(a.directory.lease.lost)
         refused = film(a).post(1, b"two")
         assert (refused.status, b"confirm" in refused.body) == (503, True)
         eventually(lambda: film(a).post(1, b"two").status == 200, what="a renewal")
