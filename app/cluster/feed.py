@@ -109,7 +109,8 @@ class Feed:
         # The segments of which bytes are not sent, or may still come.
         self._outgoing: dict[int, _Outgoing] = {}
         have = {one.seq: one for one in hello.have}
-        fresh = (hello.instance, hello.epoch) != (instance, channel.epoch) or _contradicts(channel, have)
+        known = hello.epoch == channel.epoch and hello.instance in (instance, channel.predecessor)
+        fresh = not known or _contradicts(channel, have)
         self._add(record(Begin(instance, channel.epoch, fresh)))
         self._snapshot_facts = channel.facts
         self._snapshot_over = record(self._snapshot({} if fresh else have))

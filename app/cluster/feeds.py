@@ -2,7 +2,8 @@
 
 A node asks the owner's advertised URL for ``GET {base}/_cluster/feed/CHANNEL`` with ``Upgrade: trickle-feed`` and its
 signature (:mod:`~tricklecast.app.cluster.peers`). The owner answers 101, and from then on the two speak the feed
-(:mod:`~tricklecast.app.cluster.transport`): the first record comes from the node that asked.
+(:mod:`~tricklecast.app.cluster.transport`): the first record comes from the node that asked. In the same way an owner
+asks for ``_cluster/adopt/CHANNEL`` at the node to which it gives the channel (:mod:`~tricklecast.app.cluster.moving`).
 
 =====  =====================================================================
 403    no node of this cluster has signed the request
@@ -44,7 +45,9 @@ PROTOCOL: Final = b"trickle-feed"
 ANSWER_S: Final = 2.0
 """The owner answers within this time, or counts as out of reach."""
 
-_PATH: Final = (b"_cluster", b"feed")
+FEED: Final = b"feed"
+ADOPT: Final = b"adopt"
+"""What a node asks of another one, below ``_cluster/``."""
 
 NOT_OWNER: Final = Reply(
     Status.MISDIRECTED, Reason.REPLICA, body=b"This node does not own the channel: look again", close=True
@@ -69,6 +72,7 @@ class Feeds:
     Attributes:
         sending: the feeds that are sent at present, with the channel of each. sent: how many have begun so far.
         refused: requests for a channel that was not here.
+        adopt: serves a node that gives a channel of this name away; ``None``: this one takes none.
     """
 
     def __init__(
@@ -82,6 +86,7 @@ class Feeds:
         self._plane, self._peers, self._place, self._owns, self._tls = plane, peers, place, owns, tls
         self.sending: dict[asyncio.Task[None], OwnedChannel] = {}
         self.sent = self.refused = 0
+        self.adopt: Callable[[str], Serve] | None = None
 
     # The owner's side.
 
@@ -91,7 +96,7 @@ class Feeds:
         if isinstance(via, Reply):
             return via
         plane, parts = self._plane, self._plane.router.match(request.target)
-        if request.method != b"GET" or parts is None or len(parts) != 3 or parts[:2] != _PATH:
+        if request.method != b"GET" or parts is None or len(parts) != 3 or parts[0] != b"_cluster":
             return NO_FEED
         try:
             name = parse_channel(parts[2].decode("utf-8", "surrogateescape"))
@@ -99,6 +104,10 @@ class Feeds:
             return NO_FEED
         if plane.registry.shutting_down:
             return shutdown_reply(plane.jitter, plane.registry.come_back_s)
+        if parts[1] == ADOPT and self.adopt is not None:
+            return self.adopt(name)
+        if parts[1] != FEED:
+            return NO_FEED
         channel = plane.registry.live(name)
         if channel is None or not self._owns(name):
             self.refused += 1
@@ -144,8 +153,20 @@ class Feeds:
         place = self._place(name)
         if place is None or place.node == self._peers.me:
             raise NoFeed(f"no other node has the channel {name!r}")
+        return await self.ask(place, FEED, name)
+
+    async def ask(self, place: NodePlace, what: bytes, name: str) -> tuple[asyncio.StreamReader, asyncio.StreamWriter]:
+        """Switch a new connection to another node.
+
+        Args:
+            what: is asked for. name: of the channel.
+
+        Raises:
+            OSError: the node cannot be reached.
+            TrickleError: it does not do it.
+        """
         url = NodeUrl.parse(place.url)
-        target = b"/".join((url.base, *_PATH, quote(name, safe="").encode()))
+        target = b"/".join((url.base, b"_cluster", what, quote(name, safe="").encode()))
         try:
             signature = self._peers.sign(b"GET", target)
         except ValueError as error:

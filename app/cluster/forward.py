@@ -18,6 +18,10 @@ A connection to another node serves one request at a time, and then rests in the
 While one is being made, the request is parked (:class:`~.exchange.Parked`), with the bounds of that. A connection that
 rested may be closed by the owner in the moment in which it is used again: then the request is sent once more over a new
 one, unless a byte of its body was sent, or a byte of the answer has come.
+
+A channel may move while a publisher waits with its next segment (:mod:`~tricklecast.app.cluster.moving`). Its last
+owner passes the request on to the new one, and says so (:data:`MOVED`): then this node begins the request anew, with
+the new owner, unless a byte of its body was sent.
 """
 
 from __future__ import annotations
@@ -38,6 +42,7 @@ from tricklecast.app.core.segment import encode_frame
 from tricklecast.app.data_plane.client_address import FORWARDED_FOR
 from tricklecast.app.data_plane.context import DataPlane, ParkedFor
 from tricklecast.app.data_plane.exchange import Caller, Exchange
+from tricklecast.app.data_plane.handler import resolve
 from tricklecast.app.data_plane.request import (
     CLUSTER,
     FACTS,
@@ -51,7 +56,7 @@ from tricklecast.app.data_plane.request import (
 from tricklecast.app.data_plane.responses import Reply, unreachable_reply
 from tricklecast.app.data_plane.routing import Route
 from tricklecast.app.data_plane.scheduling import NODE
-from tricklecast.app.data_plane.stages import park
+from tricklecast.app.data_plane.stages import park, proceed
 from tricklecast.app.listener import tune
 from tricklecast.trickle import wire
 from tricklecast.trickle.records import AccessRecord, Figures, Op, Reason
@@ -82,6 +87,12 @@ PEER_TIMEOUT_S: Final = 5
 
 _TLS_HIGH_WATER: Final = 64 << 10
 _CONTINUE: Final = 100
+_MOVED: Final = 102
+
+MOVED: Final = b"HTTP/1.1 102 Moved\r\n\r\n"
+"""An interim answer to a node, not to a client: the channel has another owner now. A node that does not know it goes on
+waiting."""
+
 _BODILESS: Final = (Status.NO_CONTENT, Status.NOT_MODIFIED)
 _RESET: Final = struct.pack("ii", 1, 0)  # SO_LINGER: the connection is reset when it is closed
 
@@ -118,8 +129,8 @@ class Forward(Exchange):
 
     __slots__ = (
         "_announced", "_body_ended", "_chunks", "_close", "_coded", "_excess", "_fields", "_framed", "_hops",
-        "_parser", "_pending", "_phrase", "_pool", "_reason", "_received", "_request", "_sent", "_started", "_unsent",
-        "_upstream", "_whole",
+        "_parser", "_pending", "_phrase", "_pool", "_preconnect", "_reason", "_received", "_request", "_sent",
+        "_started", "_unsent", "_upstream", "_whole",
     )  # fmt: skip
 
     takes_body: ClassVar[bool] = True
@@ -140,6 +151,7 @@ class Forward(Exchange):
         # It may be sent once more, until this is None. An empty segment may have been stored, and cannot be again.
         is_safe = upstream.used and (self._framed or self.record.op != Op.PUBLISH)
         self._request = request if is_safe else None
+        self._preconnect = request if self._framed else None  # until a byte of its body was sent
         # The answer.
         self._parser: httptools.HttpResponseParser | None = None  # from its first byte to its last one
         self._pending = b""  # a part of its head
@@ -177,7 +189,7 @@ class Forward(Exchange):
     def _take(self, chunks: list[bytes], end: bytes = b"") -> None:
         if self._upstream is None:
             return  # it is answered already
-        self._request = None
+        self._request = self._preconnect = None
         self._received += sum(map(len, chunks))
         self._unsent += [encode_frame(chunks), end] if self._coded else chunks
         self._flush()
@@ -221,6 +233,9 @@ class Forward(Exchange):
             parser.feed_data(head)
             status = parser.get_status_code()
             if status < Status.OK:
+                if status == _MOVED and self._preconnect is not None:
+                    self._begin_anew(self._preconnect)
+                    return
                 if status == _CONTINUE:
                     self.connection.invite_body()
                 self._fields, self._phrase, self._whole = [], b"", False
@@ -233,6 +248,12 @@ class Forward(Exchange):
         if self._chunks is not None:
             body, self._chunks = b"".join(self._chunks), []
         self._pass_on(line + body)
+
+    def _begin_anew(self, request: Request) -> None:
+        """The channel has another owner, and the request may go there."""
+        assert request.route is not None, "it was forwarded"
+        self._leave()
+        proceed(self.connection, request, request.route, resolve)
 
     def _head_of(self, status: int) -> bytes:
         """The head of the answer as the client gets it."""
@@ -372,7 +393,7 @@ class Forward(Exchange):
 
     def _leave(self) -> None:
         upstream, self._upstream = self._upstream, None
-        self._request = self._parser = None  # the parser knows this exchange
+        self._request = self._preconnect = self._parser = None  # the parser knows this exchange
         if upstream is not None:
             is_whole = self._whole and self._body_ended and not self._unsent
             # If the owner still waited for bytes of this body, it would take the next request for them.
@@ -673,7 +694,7 @@ class Forwarding:
     def begin(self, connection: Caller, request: Request, route: Route, place: NodePlace) -> Reply | Exchange:
         """Let another node answer a request that is allowed and well formed."""
         hops = (self.peers.me,) if request.via is None else (*request.via.hops, self.peers.me)
-        if (loop := self.peers.looped(hops, place.node)) is not None:
+        if (loop := self.peers.looped(hops)) is not None:
             return loop
         self.forwarded += 1
         pool = self._pools.get(place.url)

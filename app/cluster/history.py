@@ -457,5 +457,7 @@ class Writer:
             raise _Anew
         if stamp is not None and stamp.epoch == epoch:
             self._reign, self._generation = stamp.reign + 1, max(stamp.generation, stamp.live) + 1
+            if stamp.live and not self._at[0]:  # a successor would apply it until the first one of this reign is whole
+                self._at = stamp.live, stamp.first or seq
             generation.number = self._generation
         return None

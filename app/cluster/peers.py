@@ -12,8 +12,9 @@ A request with a signature needs no token: whoever can sign is a member.
 **What it does not do.** The signature has no time in it, since no two clocks need to agree, and the body is not signed.
 So who reads the traffic between two nodes can repeat a request of it: where others may listen, advertise ``https``.
 
-**Loops.** While a channel moves, nodes may disagree about its owner. A node that finds its own name among the hops, or
-more than :data:`MAX_HOPS`, answers 508, and the client asks again.
+**Loops.** While a channel moves, nodes may disagree about its owner. A node that finds more than :data:`MAX_HOPS`
+answers 508, and the client asks again. A request may come back to a node that it has passed: the channel has been moved
+there meanwhile.
 """
 
 from __future__ import annotations
@@ -176,13 +177,9 @@ class Peers:
             return FORGED
         return self.looped(via.hops) or via
 
-    def looped(self, hops: tuple[str, ...], to: str = "") -> Reply | None:
-        """The refusal of a request that has passed too many nodes, or one of them twice; ``None`` if it may go on.
-
-        Args:
-            to: the node that is asked; the empty string: it is this one.
-        """
-        if len(hops) <= MAX_HOPS and (to or self.me) not in hops:
+    def looped(self, hops: tuple[str, ...]) -> Reply | None:
+        """The refusal of a request that has passed too many nodes; ``None`` if it may go on."""
+        if len(hops) <= MAX_HOPS:
             return None
         self.loops += 1
         self.warn("loop", f"the nodes disagree where a channel is: a request has passed {', '.join(hops)}")

@@ -63,6 +63,7 @@ class Replica:
         channel: what is held; ``None`` before the first feed has begun.
         live: whether everything is here that the owner had when the present feed began.
         snapshots: how many feeds have begun.
+        instance: the start of the owner to which the channel belongs.
     """
 
     def __init__(
@@ -81,8 +82,7 @@ class Replica:
         self.snapshots = 0
         self._registry, self._clock, self._to_time = registry, clock, to_time
         self._arrived, self._leave = arrived, leave
-        # The start of the owner to which the channel belongs.
-        self._instance = ""
+        self.instance = ""
         self._parser = Parser(name, to_time)
         # Chunks that have come, of one segment: they become one frame.
         self._chunks: list[bytes] = []
@@ -97,10 +97,18 @@ class Replica:
         self._parser, self.live, self._awaited = Parser(self.name, self._to_time), False, set()
         if self.channel is not None and not self.channel.ended:
             have = tuple(HeldSegment(one.seq, one.size, one.state) for one in self.channel.segments.values())
-            hello = record(Hello(self.name, self._instance, self.channel.epoch, have))
+            hello = record(Hello(self.name, self.instance, self.channel.epoch, have))
             if len(hello) <= MAX_HELLO:
                 return hello
         return record(Hello(self.name, "", 0, ()))
+
+    def take(self, channel: Channel, instance: str) -> None:
+        """Hold a channel that is here already: this server has owned it, and has handed it over.
+
+        Args:
+            instance: of this start of the server.
+        """
+        self.channel, self.instance = channel, instance
 
     def receive(self, data: bytes) -> FeedEnd | None:
         """Apply what has come; why the owner ends the feed, if it does.
@@ -145,7 +153,7 @@ class Replica:
             self.channel = self._registry.replicate(self.name, begin.epoch, self._clock())
         elif self.channel is None or self.channel.ended or self.channel.epoch != begin.epoch:
             raise FeedError("the feed goes on with a channel that is not here")
-        self._instance = begin.instance
+        self.instance = begin.instance
         self.snapshots += 1
 
     def _apply(self, channel: Channel, message: Record) -> None:

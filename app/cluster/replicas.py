@@ -6,18 +6,18 @@ first attempt fails. A replica answers what its owner would answer alike (:mod:`
 forwarded. It ends :data:`KEEP_S` after its last reader.
 
 **The owner goes away.** The replica looks in the directory before each attempt to reach the owner, and its readers wait
-meanwhile. If there is another owner, or another epoch, they are sent away with 503 and ask again, so no answer mixes
-two epochs. An owner that is asked and does not own the channel says so (421), which is an attempt like any other: the
-next one comes after a pause that grows to 2 s.
+meanwhile. If a new owner has not all that is here, or there is another epoch, they are sent away with 503 and ask
+again, so no answer mixes two epochs. An owner that is asked and does not own the channel says so (421), which is an
+attempt like any other: the next one comes after a pause that grows to 2 s.
 
 **After the end.** The node that had a channel answers for it as long as the directory remembers it: only that node
 knows what can still be read, and which POST is a latecomer of the ended epoch.
 
 **Writes.** A POST or a creation for a name that nobody has claims it in the directory, and waits for the decision. So
-does one for a channel whose owner is gone, a question for the head of such a channel (its publisher asks where to go
-on), and one for a channel that is being handed over. Requests that come
-meanwhile wait for the same decision. A claim of which no
-channel comes, since the request is refused after all, is given back (:data:`UNUSED_S`).
+does one for a channel whose owner is gone, and a question for the head of such a channel (its publisher asks where to
+go on). Requests that come meanwhile wait for the same decision. A claim of which no channel comes, since the request is
+refused after all, is given back (:data:`UNUSED_S`). While a channel is given to another node
+(:mod:`~tricklecast.app.cluster.moving`), requests that would change it wait, too.
 """
 
 from __future__ import annotations
@@ -31,6 +31,7 @@ from typing import Final, Protocol
 
 from tricklecast.app.clock import to_time
 from tricklecast.app.cluster.feeds import PROTOCOL, Feeds
+from tricklecast.app.cluster.forward import MOVED
 from tricklecast.app.cluster.peers import NodePlace, Peers
 from tricklecast.app.cluster.replica import Replica
 from tricklecast.app.cluster.transport import follow
@@ -40,7 +41,7 @@ from tricklecast.app.core.state import Channel
 from tricklecast.app.data_plane.context import DataPlane, ParkedFor, Serve
 from tricklecast.app.data_plane.exchange import Caller, Exchange, Parked
 from tricklecast.app.data_plane.handler import resolve
-from tricklecast.app.data_plane.held import READS, holder_answers, send_away
+from tricklecast.app.data_plane.held import READS, holder_answers, keep_readers, send_away
 from tricklecast.app.data_plane.request import RESET, Request, Via
 from tricklecast.app.data_plane.responses import Reply, unconfirmed_reply
 from tricklecast.app.data_plane.routing import Route
@@ -71,8 +72,11 @@ CLAIMS: Final = 2
 
 MOVING_S: Final = 0.05
 MOVING_LOOKS: Final = 40
-"""A request that would change a channel which is being handed over looks again so often, each time after this time: for
-2 s, since the directory gives up then."""
+"""A request that would change a channel looks again so often, each time after this time, if nobody knows whether the
+channel was handed over: for 2 s, since the directory gives up then."""
+
+PARTED_S: Final = 60.0
+"""A request waits so long for the end of a move, which has an earlier deadline of its own."""
 
 UNUSED_S: Final = 5.0
 """A claim of which no channel has come after this time is given back."""
@@ -131,6 +135,7 @@ class HeldChannel:
         began_at: when it was last begun. read_at: when it was last wanted.
         arrived: whether it has been there since then. tried: the owner was asked for a feed since it was there last.
         failed: that brought nothing. waiting: reads that wait for it.
+        connection: to the owner. wanted: how many moves to this node go on. whole: it has all that its owner will give.
     """
 
     replica: Replica
@@ -141,6 +146,9 @@ class HeldChannel:
     tried: bool = False
     failed: bool = False
     waiting: dict[Parked, None] = field(default_factory=dict)
+    connection: asyncio.StreamWriter | None = None
+    wanted: int = 0
+    whole: bool = False
 
 
 class Replicas:
@@ -192,19 +200,48 @@ class Replicas:
             assert held.following is not None, "it is followed from its beginning"
             held.following.cancel()
 
+    def moved(self, name: str, epoch: int) -> None:
+        """A channel has another owner. In the same epoch its readers stay: the replica goes on with the new one's feed.
+
+        If that one does not know that it has all that is here, its feed is of another start, and the readers ask again.
+        """
+        held = self.held.get(name)
+        channel = None if held is None else held.replica.channel
+        if held is None or channel is None or channel.ended or channel.epoch != epoch:
+            self.drop(name)
+        elif held.connection is not None:
+            held.connection.transport.abort()
+
+    def keep(self, owned: OwnedChannel) -> bool:
+        """Hold a channel that this node has owned, since another node goes on with it; its readers stay.
+
+        Returns:
+            ``False``: too many channels are held, or a segment is not whole.
+        """
+        plane, name = self._plane, owned.name
+        if len(self.held) >= self._most or any(segment.size for segment in owned.unclosed):
+            return False
+        channel = plane.registry.disown(owned, plane.clock())
+        keep_readers(plane, owned, channel)
+        self._hold(name, plane.clock()).replica.take(channel, plane.registry.instance)
+        return True
+
     def adopt(self, name: str, epoch: int) -> OwnedChannel | None:
-        """Own a channel that is held, in its epoch, since its owner has given it up; its readers ask again.
+        """Own a channel that is held, in its epoch, since its owner has given it up; its readers stay.
 
         Returns:
             ``None`` if not all is here that its owner had when the present feed began.
         """
         held = self.held.get(name)
         channel = None if held is None else held.replica.channel
-        if held is None or not held.replica.live or channel is None or channel.ended or channel.epoch != epoch:
+        if held is None or channel is None or channel.ended or channel.epoch != epoch:
+            return None
+        if not (held.replica.live or held.whole):
             return None
         del self.held[name]
-        send_away(self._plane, channel)
         owned = self._plane.registry.adopt(channel, self._plane.clock())
+        owned.predecessor = held.replica.instance
+        keep_readers(self._plane, channel, owned)
         assert held.following is not None, "it is followed from its beginning"
         held.following.cancel()
         return owned
@@ -213,7 +250,7 @@ class Replicas:
         """End the replicas that nobody has read for a while. Call it a few times a second."""
         for name, held in list(self.held.items()):
             channel = held.replica.channel
-            if held.waiting or (channel is not None and channel.reading.used):
+            if held.waiting or held.wanted or (channel is not None and channel.reading.used):
                 held.read_at = now
             elif now - held.read_at >= KEEP_S:
                 self.drop(name)
@@ -235,10 +272,11 @@ class Replicas:
                 failed()
             held.tried = True
             try:
-                return await self._connect(name)
+                reader, held.connection = await self._connect(name)
             except (OSError, TrickleError):
                 failed()
                 raise
+            return reader, held.connection
 
         def arrived() -> None:
             held.arrived, held.tried, held.failed = True, False, False
@@ -270,6 +308,9 @@ class Cluster:
         feeds: to and from other nodes. replicas: of this node.
         recover: goes on with a channel whose owner is gone, in its epoch (:meth:`.Quorum.recover`); ``None``: it begins
             again in the next one.
+
+    Attributes:
+        elsewhere: where a new channel is to begin; ``None``: here.
     """
 
     protocol = PROTOCOL
@@ -287,6 +328,9 @@ class Cluster:
         self._plane, self._peers, self._directory, self._forward = plane, peers, directory, forward
         self._recover = recover
         self.feeds, self.replicas = feeds, replicas
+        self.elsewhere: Callable[[], NodePlace | None] = _nowhere
+        # Channels of this node that are being moved: requests that wait for the end of that.
+        self._parting: dict[str, dict[Parked, None]] = {}
         # By name: requests that wait for the decision about a channel.
         self._deciding: dict[str, dict[Parked, None]] = {}
         # Claimed channels that have not begun here yet, with the time of the claim.
@@ -309,6 +353,10 @@ class Cluster:
         name, op = route.channel, route.op
         if op is None or is_reserved(name):
             return None
+        if (parting := self._parting.get(name)) is not None:
+            if op in READS or op is Op.NEXT:
+                return None
+            return _await(connection, request, route, PARTED_S, parting)
         place, is_live = self._directory.place(name), self._plane.registry.live(name) is not None
         if place is None and not is_live:
             former = self._directory.former(name)
@@ -347,12 +395,12 @@ class Cluster:
     # Told by the directory.
 
     def moved(self, channel: str, place: ChannelPlace | None) -> None:
-        """A channel has another owner or epoch: its readers here ask again.
+        """A channel has another owner or epoch.
 
         One that has ended says so in its feed; one that was given to this node is adopted (:meth:`given`).
         """
         if place is not None and place.node != self._peers.me:
-            self.replicas.drop(channel)
+            self.replicas.moved(channel, place.epoch)
 
     def lost(self, channel: str, epoch: int) -> None:
         """A higher epoch of this node's channel has begun elsewhere: this one ends, and its clients are told.
@@ -361,19 +409,47 @@ class Cluster:
         """
         owned = self._plane.registry.live(channel)
         if owned is not None and owned.epoch == epoch:
-            self._refuse_publishers(owned)
+            self.refuse_publishers(owned)
             self._plane.registry.end(channel, self._plane.clock(), EndReason.MOVED, force=True)
 
+    def part(self, owned: OwnedChannel) -> None:
+        """This node's channel is about to move: publishers that have not begun to write a segment wait."""
+        waiting = self._parting[owned.name] = {}
+        for segment in owned.unclosed:
+            upload = None if segment.writer is None else segment.writer.owner
+            # One below the head would be skipped, if its publisher left.
+            if isinstance(upload, Upload) and upload.idle and segment.seq >= owned.next_seq:
+                connection, request = upload.connection, upload.request
+                assert request.route is not None, "it publishes"
+                upload.withdraw()
+                connection.exchange = _await(connection, request, request.route, PARTED_S, waiting)
+
+    def stay(self, channel: str) -> None:
+        """The move is over: requests that have waited for it go on, with the channel wherever it is."""
+        if (waiting := self._parting.pop(channel, None)) is None:
+            return
+        if not self._directory.owns(channel):
+            for parked in waiting:
+                request = parked.request
+                if parked.via is not None and request.waits and not (request.chunks or request.complete):
+                    parked.connection.send(MOVED)  # the node that has passed it on may ask the new owner
+        _wake(waiting)
+
     def gave(self, channel: str) -> None:
-        """Another node goes on with this node's channel, in its epoch: its clients ask again, and find it there."""
+        """Another node goes on with this node's channel, in its epoch.
+
+        Its readers stay, as those of a replica; but if a segment is not whole they ask again, and find it there.
+        """
         owned = self._plane.registry.live(channel)
         if owned is not None:
-            self._refuse_publishers(owned)
-            send_away(self._plane, owned)
+            self.refuse_publishers(owned)
             self.feeds.stop(owned)
-            self._plane.registry.give_up(owned, self._plane.clock())
+            if not self.replicas.keep(owned):
+                send_away(self._plane, owned)
+                self._plane.registry.give_up(owned, self._plane.clock())
 
-    def _refuse_publishers(self, owned: OwnedChannel) -> None:
+    def refuse_publishers(self, owned: OwnedChannel) -> None:
+        """Send those away that write to a channel: they ask again."""
         for segment in owned.unclosed:
             if segment.writer is not None and isinstance(upload := segment.writer.owner, Upload):
                 upload.send_away(unconfirmed_reply(self._plane.jitter))
@@ -434,8 +510,11 @@ class Cluster:
         """Let a request wait until it is decided who has its channel."""
         if request.looks >= CLAIMS:
             return UNDECIDED
-        request.looks += 1
         name = route.channel
+        is_new = not (name in self._deciding or self._directory.owns(name))
+        if is_new and request.via is None and (better := self.elsewhere()) is not None:
+            return self._forward(connection, request, route, better)
+        request.looks += 1
         if name not in self._deciding:
             self._deciding[name] = {}
             task = asyncio.get_running_loop().create_task(self._decide(name))
@@ -477,6 +556,11 @@ class Cluster:
     def _channel_ended(self, fact: Fact) -> None:
         if not is_reserved(fact.channel):
             self._directory.ended(fact.channel, fact.epoch)
+
+
+def _nowhere() -> NodePlace | None:
+    """All channels begin at the node to which their publishers come."""
+    return None
 
 
 def _is_beginning(request: Request, route: Route) -> bool:

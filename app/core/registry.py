@@ -289,11 +289,34 @@ class Registry:
             self.capacities.channels.give_back()
         self.faults.deliver()
 
+    def disown(self, channel: OwnedChannel, now: float) -> Channel:
+        """Hold a channel that goes on at another server in its epoch. The server hears that it has ended here.
+
+        Its readers stay: the caller tells them of the new object.
+
+        Raises:
+            LocalProtocolError: it is not owned here, or has ended, or a segment has bytes and is not closed.
+        """
+        name = channel.name
+        is_whole = all(segment.state is WAITING and segment.writer is None for segment in channel.unclosed)
+        if self.channels.get(name) is not channel or channel.ended or not is_whole:
+            raise LocalProtocolError(f"{channel!r} is no channel of this server that may move as it is")
+        channel.followers = ()  # the other server tells them
+        channel.announce(ChannelEnded, now, channel.next_seq, EndReason.MOVED)
+        held = Channel(name, channel.epoch, "", now, NO_LIFE, self.limits, self.budget, self.faults)
+        channel.move_to(held)
+        self._agenda.clear(channel)
+        self.channels[name] = held
+        if _counts(channel):
+            self.capacities.channels.give_back()
+        self.faults.deliver()
+        return held
+
     def adopt(self, channel: Channel, now: float) -> OwnedChannel:
         """Own a channel that another server has owned and that is held here: it goes on in the same epoch.
 
-        The caller has seen to it that nobody else owns it any more, and has sent its readers away. Its publishers come
-        back as after a broken connection (:meth:`OwnedChannel.resume`).
+        The caller has seen to it that nobody else owns it any more. Its readers stay: the caller tells them of the new
+        object. Its publishers come back as after a broken connection (:meth:`OwnedChannel.resume`).
 
         Raises:
             LocalProtocolError: it is not held here, or has ended.

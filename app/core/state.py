@@ -169,6 +169,7 @@ class Channel:
         playlist: the newest mark of its playlist of HLS; ``""`` if it has none.
         retained: the segments that storage has beyond the window; ``None`` without storage.
         publishers: the clients that publish to it here.
+        predecessor: the start of another server that has handed it over in this epoch, with all of it; ``""`` if none.
     """
 
     def __init__(
@@ -195,7 +196,7 @@ class Channel:
         self.life = life
         # The lowest seq of that numbering that was written, or that its publisher says it began with.
         self._first = LAST_SEQ + 1
-        self.playlist = ""
+        self.playlist = self.predecessor = ""
         self.retained: Retained | None = None
         self.publishers = Publishers(limits.publisher_grace_s)
         self.reading = Capacity(limits.readers_per_channel)
@@ -405,21 +406,18 @@ class Channel:
         self.channel_ended(now)
         self.wake_readers()
 
-    def move_to(self, owned: Channel) -> None:
-        """Give all that is here to a new object for the same epoch, whose holder decides from now on; here it is over.
+    def move_to(self, heir: Channel) -> None:
+        """Give all that is here to a new object for the same epoch, of another kind; here it is over.
 
-        Readers of closed segments finish with what they have. Those of other segments leave: the caller has sent them
-        away before, where they are clients.
+        Cursors stay in their segments: the caller tells them of the new object.
         """
-        for segment in self.unclosed:
-            segment.evict_readers(self._faults)
-        owned.content_type, owned.created_at, owned.active_at = self.content_type, self.created_at, self.active_at
-        owned.next_seq, owned.jumped_to, owned.floor = self.next_seq, self.jumped_to, self.floor
-        owned.bytes_in, owned.bytes_out, owned.facts = self.bytes_in, self.bytes_out, self.facts
-        owned.life, owned._first, owned.playlist = self.life, self._first, self.playlist
-        owned.reading, owned.window = self.reading, self.window
-        owned.window.belong_to(owned._evicted, owned._cut_largest)
-        owned.segments, owned._waiting, owned._open = self.segments, self._waiting, self._open
+        heir.content_type, heir.created_at, heir.active_at = self.content_type, self.created_at, self.active_at
+        heir.next_seq, heir.jumped_to, heir.floor = self.next_seq, self.jumped_to, self.floor
+        heir.bytes_in, heir.bytes_out, heir.facts = self.bytes_in, self.bytes_out, self.facts
+        heir.life, heir._first, heir.playlist = self.life, self._first, self.playlist
+        heir.reading, heir.window = self.reading, self.window
+        heir.window.belong_to(heir._evicted, heir._cut_largest)
+        heir.segments, heir._waiting, heir._open = self.segments, self._waiting, self._open
         self.segments, self._waiting, self._open = {}, {}, {}
         self.window = Window(self._limits, self._budget)
         self.ended = True

@@ -14,10 +14,12 @@ from typing import Final
 from tricklecast.app.core.state import Channel
 from tricklecast.app.data_plane.context import DataPlane, ParkedFor
 from tricklecast.app.data_plane.exchange import Parked
+from tricklecast.app.data_plane.handler import resolve
 from tricklecast.app.data_plane.players import only_owner_answers
 from tricklecast.app.data_plane.reader import Reader
 from tricklecast.app.data_plane.responses import Reply
 from tricklecast.app.data_plane.routing import Route
+from tricklecast.app.data_plane.stages import proceed
 from tricklecast.trickle.records import Op, Reason
 from tricklecast.trickle.wire import Status
 
@@ -68,6 +70,34 @@ def send_away(plane: DataPlane, channel: Channel) -> None:
         for parked in list(plane.parked[why]):
             if isinstance(parked, Parked) and _waits_for(parked, channel):
                 parked.send_away(ASK_AGAIN)
+
+
+def keep_readers(plane: DataPlane, before: Channel, channel: Channel) -> None:
+    """Let the readers of a channel go on, of which this server has become the owner, or is no longer the owner.
+
+    Args:
+        before: which it was; all that it had is the other object's now.
+    """
+    if (flow := plane.turns.flows.get(before)) is not None:
+        plane.turns.flows[channel] = flow  # readers that wait for their turn count in it
+    segments = [*channel.segments.values(), *channel.window.lingering]
+    cursors: list[object] = [cursor for segment in segments for cursor in segment.cursors]
+    if before.retained is not None:  # segments that are read again from storage are no part of the channel
+        cursors += [connection.exchange for connection in plane.connections]
+    for cursor in cursors:
+        if isinstance(cursor, Reader) and cursor.channel is before:
+            cursor.channel = channel
+    for parked in list(plane.parked[ParkedFor.PLAYLIST]):
+        if isinstance(parked, Parked) and _waits_for(parked, channel):
+            restart(parked)
+
+
+def restart(parked: Parked) -> None:
+    """Ask anew how a request is to be answered that waits for something else."""
+    request = parked.request
+    assert request.route is not None, "it waits for a channel"
+    parked.withdraw()
+    proceed(parked.connection, request, request.route, resolve)
 
 
 def _waits_for(parked: Parked, channel: Channel) -> bool:

@@ -38,7 +38,7 @@ class Upload(Exchange):
     Until the first byte of its body arrives it is a preconnect.
     """
 
-    __slots__ = ("pace", "pinned", "received", "writer")
+    __slots__ = ("pace", "pinned", "received", "request", "writer")
 
     pace: Pace | None  # of its channel, from the token on; None if publishers wait for no readers
 
@@ -46,6 +46,7 @@ class Upload(Exchange):
 
     def __init__(self, connection: Caller, request: Request) -> None:
         super().__init__(connection, request)
+        self.request = request
         self.received = 0  # body bytes that have arrived
         self.pinned = EPOCH in request.headers  # the publisher has named the channel's epoch
         self.writer: Writer[OwnedChannel] | None = None  # the token; None before it is given and after it is taken
