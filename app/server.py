@@ -47,7 +47,7 @@ from tricklecast.app.node import Node, Program
 from tricklecast.app.reload import Terminal, merged
 from tricklecast.app.server_log import configure
 from tricklecast.app.settings import Settings
-from tricklecast.app.shutdown import LAST_S, TICK_S, LastResort, drain, end
+from tricklecast.app.shutdown import LAST_S, TICK_S, LastResort, drain, end, give_away
 from tricklecast.app.sockets import Sockets, opened
 from tricklecast.app.storage.settle import settle
 from tricklecast.app.systemd import notify
@@ -409,6 +409,8 @@ class Server(uvicorn.Server):
         plan, link = self._node.reload.settings.drain(plane.clock()), self._node.link
         if link is not None:
             link.set_draining(True)
+        if (member := self._node.member) is not None:
+            plan = await give_away(member.moving.drain(plan.deadline_s / 2), plan, plane, self._hurry)
         await drain(plane, plan, self._hurry)
         if link is not None:
             link.set_draining(False)

@@ -20,8 +20,8 @@ rested may be closed by the owner in the moment in which it is used again: then 
 one, unless a byte of its body was sent, or a byte of the answer has come.
 
 A channel may move while a publisher waits with its next segment (:mod:`~tricklecast.app.cluster.moving`). Its last
-owner passes the request on to the new one, and says so (:data:`MOVED`): then this node begins the request anew, with
-the new owner, unless a byte of its body was sent.
+owner says so (:data:`MOVED`): then this node leaves it, and begins the request anew, with the new owner; but if a byte
+of the body was sent, the last owner passes the request on.
 """
 
 from __future__ import annotations

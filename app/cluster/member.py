@@ -6,6 +6,7 @@
    (:mod:`~tricklecast.app.cluster.replicas`); both know the others by what they sign.
 3. Publishers are answered behind the lease (:mod:`~tricklecast.app.cluster.leased`): by memory, by the data directory,
    or by the histories in NATS (:mod:`~tricklecast.app.cluster.quorum`).
+4. Channels move to other nodes, and new ones are placed (:mod:`~tricklecast.app.cluster.moving`).
 
 Without NATS a node begins all the same, and serves the channels that it has; it decides nothing, and says so. At its
 end it leaves the directory last: from then on others may take its channels.
@@ -26,6 +27,7 @@ from tricklecast.app.cluster.feeds import Feeds
 from tricklecast.app.cluster.forward import Forwarding
 from tricklecast.app.cluster.jetstream import NatsOptions
 from tricklecast.app.cluster.leased import LeasedDurability
+from tricklecast.app.cluster.moving import Moving, owned_channels
 from tricklecast.app.cluster.peers import NodeUrl, Peers
 from tricklecast.app.cluster.quorum import Quorum
 from tricklecast.app.cluster.replicas import Cluster, Replicas
@@ -38,7 +40,6 @@ from tricklecast.app.settings import Settings
 from tricklecast.app.storage.archive import Ack
 from tricklecast.trickle import __version__
 from tricklecast.trickle.errors import InvalidInput
-from tricklecast.trickle.paths import is_reserved
 
 START_LEASES: Final = 2.5
 """The server begins without the directory after this number of leases. Two may pass while a node that has this one's
@@ -55,6 +56,7 @@ class Member:
     Attributes:
         directory, peers, forwarding, feeds, replicas: its parts. cluster: asked by the data plane.
         quorum: the histories in NATS, with ``--ack quorum``. durability: what publishers are promised.
+        moving: gives channels to other nodes.
 
     Raises:
         InvalidInput: a file or a URL in the settings cannot be used.
@@ -115,6 +117,7 @@ class Member:
         )
         plane.durability, plane.cluster = self.durability, self.cluster
         registry.owns, registry.epochs = self.cluster.owns, self.cluster.epoch
+        self.moving = Moving(plane, self.directory, self.cluster, self.quorum)
         self._reachable: set[str] = set()  # the other nodes, when they were last looked at
 
     @property
@@ -130,8 +133,7 @@ class Member:
         Raises:
             NameInUse: another process has this node's name, and is alive.
         """
-        channels = self._plane.registry.channels
-        owned = {name: one.epoch for name, one in channels.items() if not (one.ended or is_reserved(name))}
+        owned = owned_channels(self._plane.registry)
         await self.directory.start(owned, START_LEASES * self.directory.lease.lease_s)
         if self.quorum is not None:
             await self.quorum.start()
@@ -149,6 +151,7 @@ class Member:
     async def stop(self) -> None:
         """Leave the cluster: the histories are written to their ends, and others may take the channels. It takes up to
         4 s without NATS."""
+        self.moving.end()
         if self.quorum is not None:
             await self.quorum.stop()
         await self.directory.stop()
@@ -157,7 +160,9 @@ class Member:
 
     def look(self) -> None:
         """Do what is due. Call it a few times a second."""
-        self.cluster.look(self._plane.clock())
+        now = self._plane.clock()
+        self.cluster.look(now)
+        self.moving.look(now)
         nodes = self.directory.nodes
         reachable = {name for name in nodes if name != self.peers.me and self.directory.reachable(name)}
         for name in self._reachable - reachable:

@@ -281,6 +281,7 @@ class Moving:
             _Failed: it is not the owner.
         """
         directory, name = self._directory, owned.name
+        await directory.lease.confirmed()  # this process may have stood still
         decision = False if owned.ended else await directory.hand_over(name, owned.epoch, to)
         if isinstance(decision, Unavailable):
             logger.warning("nobody knows whether %r was handed over to %r: %s", name, to, decision.why)

@@ -78,6 +78,10 @@ channel was handed over: for 2 s, since the directory gives up then."""
 PARTED_S: Final = 60.0
 """A request waits so long for the end of a move, which has an earlier deadline of its own."""
 
+MOVED_S: Final = 1.0
+"""A node that has passed a publisher's request on has so long to begin it anew with the new owner. It does not if it
+has sent a byte of the body; then the request goes on from here."""
+
 UNUSED_S: Final = 5.0
 """A claim of which no channel has come after this time is given back."""
 
@@ -429,10 +433,11 @@ class Cluster:
         if (waiting := self._parting.pop(channel, None)) is None:
             return
         if not self._directory.owns(channel):
-            for parked in waiting:
+            for parked in list(waiting):
                 request = parked.request
                 if parked.via is not None and request.waits and not (request.chunks or request.complete):
-                    parked.connection.send(MOVED)  # the node that has passed it on may ask the new owner
+                    parked.connection.send(MOVED)  # the node that has passed it on asks the new owner
+                    parked.wait_for_body(MOVED_S)
         _wake(waiting)
 
     def gave(self, channel: str) -> None:

@@ -309,7 +309,7 @@ class Parked(Exchange):
         resume: called when the wait is over; the request then goes on where it stopped.
     """
 
-    __slots__ = ("_body_size", "_resume", "_since", "cancel", "request", "why")
+    __slots__ = ("_body_size", "_ends_with_body", "_resume", "_since", "cancel", "request", "why")
 
     def __init__(self, connection: Caller, request: Request, why: ParkedFor, resume: Callable[[], None]) -> None:
         super().__init__(connection, request)
@@ -319,6 +319,7 @@ class Parked(Exchange):
         self.cancel: Callable[[], None] = _nothing  # stops the timer or task that would call go_on
         self._since = self.plane.clock()
         self._body_size = 0  # bytes of its body in memory
+        self._ends_with_body = False  # the wait is over when a byte of the body arrives
         self.plane.parked[why].add(self)
         is_kept = request.route is not None and (request.route.op is Op.PUBLISH or self.plane.cluster is not None)
         if is_kept and has_body(request.headers):
@@ -343,6 +344,9 @@ class Parked(Exchange):
         plane = self.plane
         plane.parked_bytes += size - self._body_size
         self._body_size = size
+        if self._ends_with_body:
+            self.go_on()
+            return
         if plane.parked_bytes <= PARKED_BYTES:
             return
         if self.why in (ParkedFor.AUTHORIZATION, ParkedFor.NODE):
@@ -354,6 +358,13 @@ class Parked(Exchange):
     def wait(self, seconds: float) -> None:
         """Go on after this time."""
         self.cancel = asyncio.get_running_loop().call_later(seconds, self.go_on).cancel
+
+    def wait_for_body(self, seconds: float) -> None:
+        """Go on when a byte of the body arrives, or after this time; the client may leave before."""
+        self.cancel()
+        self.wait(seconds)
+        self._ends_with_body = True
+        self.connection.resume(PARKED)
 
     def go_on(self) -> None:
         """End the wait, and go on with the request."""

@@ -51,9 +51,10 @@ def test_only_a_node_gets_a_feed() -> None:
             ("GET", "/trickle/film/0", ("b",), 404),
             ("GET", "/other", ("b",), 404),
             ("GET", "/trickle/_cluster/feed/..", ("b",), 404),
-            ("GET", PATH, ("a",), 508),
+            ("GET", PATH, ("c", "a", "b"), 508),
             ("GET", "/trickle/_cluster/feed/other", ("b",), 421),
             ("GET", "/trickle/_cluster/feed/lost", ("b",), 421),
+            ("GET", "/trickle/_cluster/adopt/film", ("b",), 404),
         ):
             answer = ask(a, path, method=method, hops=hops).response()
             assert (answer.status, answer.closes) == (status, True), (method, path, hops)

@@ -1145,6 +1145,52 @@ def test_a_channel_that_goes_on_elsewhere_is_given_up() -> None:
     assert registry.capacities.channels.used == 0
 
 
+def test_a_channel_moves_to_another_server_and_back() -> None:
+    """Its readers stay in their segments, and its window with them; it counts where it is owned."""
+    registry, facts = make_registry(channels=1)
+    ends: list[Fact] = []
+    registry.journal.subscribe(ends.append, ChannelEnded)
+    publish(registry, "c", 0)
+    channel, found = owned(registry, "c"), registry.resolve("c", 1)
+    assert isinstance(found, Upcoming)
+    reader = Watcher(found.segment)
+    registry.attach(reader, channel, found.segment)
+    heard = len(facts)
+    held = registry.disown(channel, 5.0)
+    assert (registry.live("c"), registry.channels["c"], registry.capacities.channels.used) == (None, held, 0)
+    assert [(one.epoch, one.at) for one in ends] == [(1, 5.0)]
+    assert len(facts) == heard, "the other server tells those who follow it"
+    assert (held.segments[1], held.reading.used, held.next_seq) == (found.segment, 1, 1)
+    heir = registry.adopt(held, 6.0)
+    check_registry(registry)
+    publish(registry, "c", 1)
+    assert (heir.epoch, found.segment.closed, registry.capacities.channels.used) == (1, True, 1)
+    registry.detach(reader, heir, found.segment)
+    mine = registry.adopt(registry.replicate("_own", 1, 6.0), 6.0)
+    registry.disown(mine, 7.0)
+    assert registry.capacities.channels.used == 1, "the server's own never count"
+
+
+def test_only_a_channel_whose_segments_are_whole_moves_with_its_readers() -> None:
+    """Not one to which somebody writes, or that has ended, or that another server owns."""
+    registry, _ = make_registry()
+    publish(registry, "ended", 0)
+    ended = owned(registry, "ended")
+    registry.end("ended", 0.0)
+    writer = grant(registry, "c", 0)
+    for channel in (ended, writer.channel):
+        with pytest.raises(LocalProtocolError, match="no channel of this server that may move"):
+            registry.disown(channel, 0.0)
+    writer.channel.append(writer, [b"x"], 0.0)
+    writer.channel.abort(writer, 0.0)
+    with pytest.raises(LocalProtocolError, match="no channel of this server that may move"):
+        registry.disown(writer.channel, 0.0)
+    registry.close_segment("c", 0, 0.0)
+    registry.disown(writer.channel, 0.0)
+    with pytest.raises(LocalProtocolError, match="no channel of this server that may move"):
+        registry.disown(writer.channel, 0.0)
+
+
 def test_a_held_channel_is_adopted() -> None:
     """It goes on in its epoch, counts and is stored here, and the server hears of it."""
     disk = Disk({"c": 2})

@@ -567,18 +567,16 @@ def test_all_that_a_holder_has_moves_to_the_owner() -> None:
     found = held.resolve(1)
     assert isinstance(found, Upcoming)
 
-    class Waits(Watcher):
-        def evict(self) -> None:
-            held.detach(self, self.segment)
-
-    held.attach(Waits(found.segment), found.segment)
+    waiting = Watcher(found.segment)
+    held.attach(waiting, found.segment)
     owner = bench.channel
     held.move_to(owner)
     assert (owner.next_seq, owner.facts, owner.life, owner.playlist) == (1, 4, Life("a.1", 0), "mark")
     assert (owner.content_type, owner.created_at, owner.bytes_in) == ("video/mp2t", 5.0, 1)
-    assert (list(owner.segments), owner.segments[0].key, owner.reading.used) == ([0], "k", 1)
+    assert (list(owner.segments), owner.segments[0].key, owner.reading.used) == ([0, 1], "k", 2)
     assert isinstance(held.resolve(-1), Ended), "there it is over"
     bench.publish(1)
+    owner.detach(waiting, found.segment)
     assert (list(owner.segments), bench.budget.used) == ([1], cost(b"x") * 2), "its window is the owner's"
     held.detach(finishing, first)
     assert (owner.reading.used, bench.budget.used) == (0, cost(b"x"))
