@@ -38,11 +38,12 @@ from functools import partial
 from math import inf
 from typing import Final, NamedTuple
 
-from tricklecast.app.cluster.directory import SERVING, Directory, Node, Place, Unavailable
+from tricklecast.app.cluster.directory import Directory, Unavailable
 from tricklecast.app.cluster.feeds import ADOPT
 from tricklecast.app.cluster.quorum import Quorum
 from tricklecast.app.cluster.replicas import Cluster
 from tricklecast.app.cluster.transport import put
+from tricklecast.app.cluster.view import SERVING, Node, Place
 from tricklecast.app.core.facts import Fact
 from tricklecast.app.core.registry import Registry
 from tricklecast.app.core.rules import OwnedChannel
