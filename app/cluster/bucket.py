@@ -21,7 +21,7 @@ from nats import errors
 from nats.aio.msg import Msg
 from nats.aio.subscription import Subscription
 
-from tricklecast.app.cluster.jetstream import Connection, NatsOptions, TooFewServers, Unreachable
+from tricklecast.app.cluster.jetstream import Connection, NatsOptions, Unreachable
 
 logger = logging.getLogger("tricklecast.cluster")
 
@@ -171,34 +171,19 @@ class Bucket(Connection):
         return f"KV_{self.options.bucket}"
 
     async def _find(self) -> None:
-        """Find the bucket, or make it; give it as many replicas as the servers can hold."""
-        info = await self.ask("STREAM.INFO", self._stream)
-        if info is None or info["config"]["num_replicas"] < self.replicas:
-            config = {
-                "name": self._stream,
-                "subjects": [f"$KV.{self.options.bucket}.>"],
-                "max_msgs_per_subject": 1,
-                "max_bytes": -1,
-                "max_age": 0,
-                "max_msgs": -1,
-                "max_consumers": -1,
-                "storage": "file",
-                "retention": "limits",
-                "discard": "new",
-                "allow_direct": True,
-                "allow_rollup_hdrs": True,
-                "deny_delete": True,
-                "allow_msg_ttl": True,
-                "num_replicas": self.replicas,
-            }
-            verb = "CREATE" if info is None else "UPDATE"
-            try:
-                made = await self.ask(f"STREAM.{verb}", self._stream, config)
-            except TooFewServers:
-                made = info or await self.ask("STREAM.CREATE", self._stream, config | {"num_replicas": 1})
-            info = made
-        if info is None:
-            raise Unreachable("the bucket was deleted while it was looked for")
+        """Find the bucket, or make it."""
+        config = {
+            "name": self._stream,
+            "subjects": [f"$KV.{self.options.bucket}.>"],
+            "max_msgs_per_subject": 1,
+            "storage": "file",
+            "discard": "new",
+            "allow_direct": True,
+            "allow_rollup_hdrs": True,
+            "deny_delete": True,
+            "allow_msg_ttl": True,
+        }
+        info = await self.find_or_make(config)
         # A server that was restarted may have an older copy of its store. nats-py does not offer its id otherwise.
         self.instance = f"{info['created']} {self._client._server_info.get('server_id')}"
         self.young_s = (_time(info["ts"]) - _time(info["created"])) if "ts" in info else 0.0

@@ -219,6 +219,32 @@ class Connection:
         except _Missing:
             return None
 
+    async def find_or_make(self, config: dict[str, Any], *, within_s: float = ANSWER_S) -> dict[str, Any]:
+        """Find a stream, or make it, with as many replicas as there are servers for. Returns what JetStream says of it.
+
+        Args:
+            config: its settings. A stream that has other ones gets these, if that can be; but never fewer replicas:
+                this node may not know all servers.
+            within_s: to make it.
+        """
+        name, found = config["name"], await self.ask("STREAM.INFO", config["name"])
+        if found is not None:
+            present = found["config"]
+            wanted = present | config | {"num_replicas": max(self.replicas, present["num_replicas"])}
+            if wanted != present:
+                with suppress(Unreachable):  # it is of use as it is
+                    found = await self.ask("STREAM.UPDATE", name, wanted)
+        else:
+            for replicas in (self.replicas, 1):
+                with suppress(TooFewServers):
+                    found = await self.ask(
+                        "STREAM.CREATE", name, config | {"num_replicas": replicas}, within_s=within_s
+                    )
+                    break
+        if found is None:
+            raise Unreachable(f"the stream {name} was deleted while it was looked for")
+        return found
+
     async def _request(
         self, subject: str, payload: bytes, headers: dict[str, str] | None, within_s: float
     ) -> dict[str, Any]:
@@ -244,6 +270,13 @@ class Connection:
     def _break(self, why: str) -> None:
         if not self.closed.done():
             self.closed.set_result(why)
+            asyncio.get_running_loop().call_soon(self._fail)  # behind tasks that have just been cancelled
+
+    def _fail(self) -> None:
+        """End the requests under way: nats-py would wait until their time is over."""
+        for answer in list(self._client._resp_map.values()):
+            if not answer.done():
+                answer.set_exception(errors.ConnectionClosedError)
 
     async def _connect(self, name: str) -> None:
         options = self.options

@@ -17,12 +17,11 @@ import asyncio
 import logging
 from collections import Counter
 from collections.abc import Callable, Coroutine, Iterable, Mapping
-from contextlib import suppress
 from dataclasses import dataclass, field
 from typing import Any, Final
 from zlib import crc32
 
-from tricklecast.app.cluster.jetstream import Connection, Full, NatsOptions, TooFewServers, Unreachable
+from tricklecast.app.cluster.jetstream import Connection, Full, NatsOptions, Unreachable
 from tricklecast.app.cluster.names import to_token
 
 logger = logging.getLogger("tricklecast.cluster")
@@ -183,7 +182,17 @@ class Streams:
         stream = self.by_name[name]
         try:
             async with stream.lock:
-                self._found(stream, await self._find_or_create(stream))
+                config = {
+                    "name": stream.name,
+                    "subjects": [f"{stream.subjects}.>"],
+                    "storage": "file",
+                    "discard": "new",
+                    "max_bytes": self.options.max_bytes // PARTITIONS,
+                    "max_age": round(self.options.max_age_s * 1e9),
+                    "duplicate_window": round(min(120.0, self.options.max_age_s) * 1e9),
+                    "allow_direct": True,
+                }
+                self._found(stream, await (await self.connected()).find_or_make(config, within_s=MAKE_S))
         except Unreachable as error:
             self.trouble(error)
             return False
@@ -202,40 +211,6 @@ class Streams:
         except Unreachable:
             return False
         return True
-
-    async def _find_or_create(self, stream: Stream) -> Mapping[str, Any]:
-        connection, options = await self.connected(), self.options
-        config = {
-            "name": stream.name,
-            "subjects": [f"{stream.subjects}.>"],
-            "storage": "file",
-            "retention": "limits",
-            "discard": "new",
-            "max_bytes": options.max_bytes // PARTITIONS,
-            "max_age": round(options.max_age_s * 1e9),
-            "max_msgs": -1,
-            "max_consumers": -1,
-            "duplicate_window": round(min(120.0, options.max_age_s) * 1e9),
-            "allow_direct": True,
-            "num_replicas": connection.replicas,
-        }
-        found = await connection.ask("STREAM.INFO", stream.name)
-        if found is None:
-            try:
-                found = await connection.ask("STREAM.CREATE", stream.name, config, within_s=MAKE_S)
-            except TooFewServers:
-                config["num_replicas"] = 1
-                found = await connection.ask("STREAM.CREATE", stream.name, config, within_s=MAKE_S)
-        else:
-            # It never gets fewer replicas: not all servers may be known to this node.
-            present = found["config"]
-            config["num_replicas"] = max(connection.replicas, present["num_replicas"])
-            if any(present[key] != config[key] for key in ("max_bytes", "max_age", "num_replicas")):
-                with suppress(Unreachable):  # it is of use as it is
-                    found = await connection.ask("STREAM.UPDATE", stream.name, {**present, **config}) or found
-        if found is None:
-            raise Unreachable(f"the stream {stream.name} was deleted while it was looked for")
-        return found
 
     def _found(self, stream: Stream, info: Mapping[str, Any]) -> None:
         state, config = info["state"], info["config"]

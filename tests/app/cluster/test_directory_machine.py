@@ -35,6 +35,7 @@ from tricklecast.app.cluster.view import Place
 NODES: Final = ("a", "b", "c")
 CHANNELS: Final = ("x", "y.1")
 LEASE_S: Final = 2.0
+LEASE_S_REAL: Final = 0.3
 
 nodes = st.sampled_from(NODES)
 channels = st.sampled_from(CHANNELS)
@@ -434,7 +435,7 @@ PHASES: Final = (Phase.explicit, Phase.reuse, Phase.generate, Phase.shrink)
 class TestDirectory(DirectoryMachine.TestCase):  # type: ignore[valid-type, misc]
     """A few walks, for each run of the tests."""
 
-    settings = settings(max_examples=8, stateful_step_count=25, deadline=None, phases=PHASES)
+    settings = settings(max_examples=20, stateful_step_count=25, deadline=None, phases=PHASES)
 
 
 @pytest.mark.long
@@ -446,27 +447,33 @@ class TestDirectoryForLong(DirectoryMachine.TestCase):  # type: ignore[valid-typ
 
 def test_a_walk_on_a_real_server() -> None:
     """The same promises hold with NATS itself, in real time."""
-    with nats_server() as server:
-        asyncio.run(_walk(server, seed=1))
+    asyncio.run(_walk(1, ("delete", "roll back"), 3))
 
 
-async def _walk(server: NatsServer, seed: int) -> None:
+@pytest.mark.long
+@pytest.mark.parametrize("seed", range(4))
+def test_long_walks_on_a_real_server(seed: int) -> None:
+    """Each way to lose the bucket, after much has happened."""
+    asyncio.run(_walk(seed, ("none", "purge", "delete", "roll back"), 8))
+
+
+async def _walk(seed: int, losses: Sequence[str], steps: int) -> None:
     async with AsyncExitStack() as stack, asyncio.timeout(WITHIN_S):
+        server = stack.enter_context(nats_server())
         ways = [await stack.enter_async_context(relay(server.port)) for _ in NODES]
-        world = World(seed, asyncio.get_running_loop(), 0.4, ways)
+        world = World(seed, asyncio.get_running_loop(), LEASE_S_REAL, ways)
         watching = asyncio.ensure_future(world.watch())
         tasks = []
         for process in world.processes.values():
             process.start({})
         await until(lambda: not world.differences())
         copy = server.save()
-        await until(lambda: not world.differences())
-        for loss in ("none", "purge", "delete", "roll back"):
+        for loss in losses:
             await _lose(server, copy, loss)
             world.was_lost = world.was_lost or loss != "none"
-            await asyncio.sleep(0.4)  # a node that has not heard of it must not be the last one that remembers
+            await asyncio.sleep(LEASE_S_REAL)  # one that has not heard of it must not be the last one that remembers
             await until(lambda: not world.differences())
-            for _ in range(6):
+            for _ in range(steps):
                 process, channel = world.dice.choice(list(world.processes.values())), world.dice.choice(CHANNELS)
                 match world.dice.choice(("claim", "claim", "claim", "hand over", "end", "restart", "cut", "reset")):
                     case "claim":

@@ -248,7 +248,7 @@ async def test_bytes_for_which_nobody_waits_are_gathered(nats: NatsServer) -> No
 @in_loop
 async def test_a_lost_answer(nats: NatsServer) -> None:
     """A message that was stored is not stored again, and is acknowledged; one that comes late does no harm."""
-    for seed in range(5):
+    for seed in range(3):
         shared = cluster(nats.url)
         way = Way(Random(seed), 0.7)
         node = await shared.node(way)
@@ -263,18 +263,30 @@ async def test_a_lost_answer(nats: NatsServer) -> None:
         await shared.stop()
 
 
-@pytest.mark.parametrize("arrives", [True, False])
 @in_loop
-async def test_an_owner_that_dies_with_any_of_its_messages(
-    nats: NatsServer, monkeypatch: pytest.MonkeyPatch, arrives: bool
-) -> None:
+async def test_an_owner_that_dies_with_any_of_its_messages(nats: NatsServer, monkeypatch: pytest.MonkeyPatch) -> None:
     """Also while it writes all again beside what is published, and before the old part is removed."""
     monkeypatch.setattr(history, "MESSAGE", 600)
+    await _die_with_each(nats, lambda at: at % 2 == 0)
+
+
+@pytest.mark.long
+@pytest.mark.parametrize("arrives", [True, False])
+@in_loop
+async def test_a_last_message_that_arrives_or_not(
+    nats: NatsServer, monkeypatch: pytest.MonkeyPatch, arrives: bool
+) -> None:
+    """Each of them, in both ways."""
+    monkeypatch.setattr(history, "MESSAGE", 600)
+    await _die_with_each(nats, lambda at: arrives)
+
+
+async def _die_with_each(nats: NatsServer, arrives: Callable[[int], bool]) -> None:
     at = 0
     while True:
         at += 1
         shared = cluster(nats.url)
-        node = await shared.node(Way(dies_at=(at, arrives)))
+        node = await shared.node(Way(dies_at=(at, arrives(at))))
         acknowledged: dict[int, bytes] = {}
 
         def publish(seq: int, node: Node = node, acknowledged: dict[int, bytes] = acknowledged) -> None:

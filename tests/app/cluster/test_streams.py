@@ -162,7 +162,7 @@ async def test_a_part_that_is_missing(nats: NatsServer) -> None:
 async def test_a_history_that_grows_old(nats: NatsServer, monkeypatch: pytest.MonkeyPatch) -> None:
     """It is written again before the stream forgets its beginning, also if nobody publishes."""
     monkeypatch.setattr(streams, "LOOK_S", 0.05)
-    shared = cluster(nats.url, max_age_s=1.0)
+    shared = cluster(nats.url, max_age_s=0.5)
     node = await shared.node()
     await node.quorum.start()
     node.publish(0, b"a")
