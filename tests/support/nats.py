@@ -153,9 +153,11 @@ class Relay:
 
     Attributes:
         port: where it listens. open: whether bytes pass; while they do not, they wait, and arrive later.
+        names: what a server of NATS says of where others are (``INFO``) is replaced by these, of the same length each.
     """
 
     port: int = 0
+    names: dict[bytes, bytes] = field(default_factory=dict)
     open: asyncio.Event = field(default_factory=asyncio.Event)
     _writers: set[asyncio.StreamWriter] = field(default_factory=set)
 
@@ -194,6 +196,9 @@ class Relay:
 
     async def _pass_on(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         while data := await reader.read(65536):
+            if data.startswith(b"INFO "):
+                for name, instead in self.names.items():
+                    data = data.replace(name, instead)
             await self.open.wait()
             writer.write(data)
             await writer.drain()
