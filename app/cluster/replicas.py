@@ -509,7 +509,9 @@ class Cluster:
             not channel.ended or (route.op is Op.PUBLISH and not _is_beginning(request, route))
         ):
             return False
-        return place is None or place.epoch <= registry.last_epoch(route.channel)
+        if place is None or place.epoch <= registry.last_epoch(route.channel):
+            return True
+        return not self._directory.owns(route.channel)  # a claim without an answer, or before a restart
 
     def _claim(self, connection: Caller, request: Request, route: Route) -> Reply | Exchange:
         """Let a request wait until it is decided who has its channel."""

@@ -86,6 +86,7 @@ class View:
         table.epochs[channel] = epoch
         table.owners[channel] = self.me, epoch
         table.former.pop(channel, None)
+        table.moving.discard(channel)
         return None
 
     def ended(self, channel: str, epoch: int) -> None:

@@ -460,6 +460,14 @@ def test_a_publisher_whose_node_is_gone_asks_another_one_where_to_go_on() -> Non
         film(b).publish(1, b"new").has(1, b"new", epoch=2)
 
 
+def test_what_the_directory_takes_for_this_nodes_own_is_claimed_again() -> None:
+    """A claim had no answer, or the node was restarted: its next publisher begins the next epoch, and waits for nothing."""
+    table = Table(owners={"film": ("a", 3)}, epochs={"film": 3}, moving={"film"})
+    with members("a", table=table) as (a,):
+        assert film(a).post(-1, b"x").status == 200
+        film(a).has(0, b"x", epoch=4)
+
+
 def test_a_claim_that_nothing_comes_of_is_given_back() -> None:
     """The POST was refused after all. One of which a channel came is not."""
     table = Table()
