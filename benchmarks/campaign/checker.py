@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 from typing import NamedTuple
 
 from benchmarks.campaign.cluster import Happened
-from benchmarks.campaign.faults import BUCKET, DEATHS, HARMLESS, Kind
+from benchmarks.campaign.faults import BUCKET, HARMLESS, Kind
 from benchmarks.campaign.load import Found, Record, Write
 
 

@@ -12,8 +12,8 @@ import tempfile
 import time
 from asyncio.subprocess import Process
 from collections import defaultdict
-from collections.abc import AsyncIterator, Callable
-from contextlib import AsyncExitStack, asynccontextmanager, suppress
+from collections.abc import AsyncIterator, Callable, Iterator
+from contextlib import AsyncExitStack, asynccontextmanager, contextmanager, suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Final
@@ -31,7 +31,7 @@ from tests.support.ports import free_port
 READY_S: Final = 40.0
 """A node that was started, and NATS that was restarted, serve after this time."""
 
-TERM_S: Final = 15.0
+TERM_S: Final = 40.0
 """A node that was told to stop has ended."""
 
 
@@ -221,6 +221,16 @@ async def _delete_bucket(url: str) -> None:
             await client.close()
 
 
+@contextmanager
+def _nats(servers: int) -> Iterator[list[NatsServer]]:
+    if servers > 1:
+        with nats_cluster(servers) as several:
+            yield several
+    else:
+        with nats_server() as alone:
+            yield [alone]
+
+
 @asynccontextmanager
 async def running(
     folder: Path, root: Path, servers: int, settings: tuple[str, ...], say: Callable[[str], None]
@@ -234,10 +244,9 @@ async def running(
         BenchmarkError: it does not start.
     """
     async with AsyncExitStack() as stack:
-        manager = nats_cluster(servers) if servers > 1 else nats_server()
-        started = await asyncio.to_thread(manager.__enter__)
+        manager = _nats(servers)
+        of_nats = await asyncio.to_thread(manager.__enter__)
         stack.push_async_callback(asyncio.to_thread, manager.__exit__, None, None, None)
-        of_nats = [started] if isinstance(started, NatsServer) else started
         nodes = []
         for name in ("a", "b", "c"):
             ports = [server.port for server in of_nats]

@@ -33,7 +33,7 @@ BUCKET: Final = frozenset({Kind.BUCKET_DELETED, Kind.BUCKET_OLDER})
 """These lose what the directory knew."""
 
 DEATHS: Final = frozenset({Kind.KILL, Kind.TERM})
-HARMLESS: Final = frozenset({Kind.CUT_NODES, Kind.CUT_CLIENTS, Kind.MOVE})
+HARMLESS: Final = frozenset({Kind.TERM, Kind.CUT_NODES, Kind.CUT_CLIENTS, Kind.MOVE})
 """No channel changes its epoch by these, and nothing is lost."""
 
 PROCESS: Final = frozenset({*DEATHS, Kind.FREEZE})
