@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter, defaultdict
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import NamedTuple
 
@@ -34,7 +34,7 @@ class Story:
     lease_s: float
     late_s: float
     recovered: bool
-    finals: dict[str, list[Found] | None]
+    finals: Mapping[str, list[Found] | None]
 
 
 @dataclass

@@ -461,7 +461,7 @@ def test_a_publisher_whose_node_is_gone_asks_another_one_where_to_go_on() -> Non
 
 
 def test_what_the_directory_takes_for_this_nodes_own_is_claimed_again() -> None:
-    """A claim had no answer, or the node was restarted: its next publisher begins the next epoch, and waits for nothing."""
+    """A claim had no answer, or the node was restarted: the next publisher begins the next epoch, at once."""
     table = Table(owners={"film": ("a", 3)}, epochs={"film": 3}, moving={"film"})
     with members("a", table=table) as (a,):
         assert film(a).post(-1, b"x").status == 200
