@@ -22,6 +22,10 @@ one, unless a byte of its body was sent, or a byte of the answer has come.
 A channel may move while a publisher waits with its next segment (:mod:`~tricklecast.app.cluster.moving`). Its last
 owner says so (:data:`MOVED`): then this node leaves it, and begins the request anew, with the new owner; but if a byte
 of the body was sent, the last owner passes the request on.
+
+A node that cannot be reached may have died a moment ago. Until its lease is over nobody may take its channels, so an
+answer now could only be 503, and the client would come back too late or too early. The request waits instead: until the
+directory says that the channel is elsewhere or free, or the node is reached after all, and looks then where to go.
 """
 
 from __future__ import annotations
@@ -32,16 +36,18 @@ import os
 import socket
 import ssl
 import struct
+from collections.abc import Callable
+from math import inf
 from typing import ClassVar, Final
 from urllib.parse import unquote
 
 import httptools
 
-from tricklecast.app.cluster.peers import NodePlace, NodeUrl, Peers
+from tricklecast.app.cluster.peers import ChannelPlace, NodePlace, NodeUrl, Peers
 from tricklecast.app.core.segment import encode_frame
 from tricklecast.app.data_plane.client_address import FORWARDED_FOR
 from tricklecast.app.data_plane.context import DataPlane, ParkedFor
-from tricklecast.app.data_plane.exchange import Caller, Exchange
+from tricklecast.app.data_plane.exchange import Caller, Exchange, Parked
 from tricklecast.app.data_plane.handler import resolve
 from tricklecast.app.data_plane.request import (
     CLUSTER,
@@ -72,6 +78,15 @@ IDLE_S: Final = 30.0
 
 MAX_IDLE: Final = 64
 """Connections to one node that rest. Further ones are closed when their request is over."""
+
+LOOK_S: Final = 0.05
+"""How often it is looked whether requests still have to wait for a node that cannot be reached."""
+
+REACHED: Final = -inf
+"""Stands for the time at which a request is refused, when it need not wait any more."""
+
+WAKE_BATCH: Final = 64
+"""Waiting requests that go on in one turn of the event loop."""
 
 LINGER_S: Final = 1.0
 """How long the owner has to take the last bytes of a body whose client has gone."""
@@ -545,6 +560,7 @@ class _Pool:
     Attributes:
         node: its name. named: the field that tells clients its URL.
         idle: connections that rest, the one that has rested longest first. serving: those that serve a request.
+        waiting: requests that found no way to the node, each with the time at which it is refused.
     """
 
     def __init__(self, forwarding: Forwarding, place: NodePlace) -> None:
@@ -553,8 +569,10 @@ class _Pool:
         self.named = f"{wire.NODE}: {place.url}".encode("ascii")
         self.idle: dict[Upstream, None] = {}
         self.serving: set[Upstream] = set()
+        self.waiting: dict[Parked, float] = {}
         self._url = NodeUrl.parse(place.url)
         self._tidying: asyncio.TimerHandle | None = None
+        self._looking: asyncio.TimerHandle | None = None
 
     def begin(self, connection: Caller, request: Request, route: Route, hops: tuple[str, ...]) -> Exchange:
         """The exchange of a request that goes to this node."""
@@ -567,8 +585,12 @@ class _Pool:
         """Park a request until there is a new connection to this node."""
         found: list[Upstream] = []
 
-        def go_on(connection: Caller, request: Request, route: Route) -> Exchange:
-            return Forward(self, connection, request, hops, found.pop())
+        def go_on(connection: Caller, request: Request, route: Route) -> Reply | Exchange:
+            if found:
+                return Forward(self, connection, request, hops, found.pop())
+            if self._is_at(route.channel):
+                return self._wait(connection, request, route)
+            return unreachable_reply(connection.plane.jitter)
 
         def connected(task: asyncio.Task[Upstream]) -> None:
             self.forwarding.connecting.discard(task)
@@ -579,12 +601,14 @@ class _Pool:
                 parked.go_on()
                 for unwanted in found:
                     self.rest(unwanted)
+                self.waiting = dict.fromkeys(self.waiting, REACHED)
+                self._look()
             elif not isinstance(error, OSError):
                 parked.failed(error if isinstance(error, Exception) else RuntimeError(repr(error)))
             elif not parked.over:
                 self.forwarding.failed += 1
                 logger.info("node %s cannot be reached: %s", self.node, error or type(error).__name__)
-                parked.send_away(unreachable_reply(connection.plane.jitter))
+                parked.go_on()
 
         parked = park(connection, request, route, ParkedFor.NODE, go_on)
         task = asyncio.get_running_loop().create_task(self._connect(connection.plane))
@@ -596,6 +620,43 @@ class _Pool:
 
         parked.cancel = cancel
         return parked
+
+    def _is_at(self, channel: str) -> bool:
+        """Whether this node has a channel, as far as the directory knows, and may be alive."""
+        place = self.forwarding.place(channel)
+        return place is not None and place.reachable and self.forwarding.leads_to(self, place.url)
+
+    def _wait(self, connection: Caller, request: Request, route: Route) -> Parked:
+        """Let a request wait until this node is reached after all, or does not have the channel any more."""
+        parked = park(connection, request, route, ParkedFor.NODE, resolve)
+        loop = asyncio.get_running_loop()
+        self.waiting[parked] = loop.time() + self.forwarding.waits_s
+
+        def cancel() -> None:
+            del self.waiting[parked]  # another dict by now, if the node was reached
+
+        parked.cancel = cancel
+        if self._looking is None:
+            self._looking = loop.call_later(LOOK_S, self._look)
+        return parked
+
+    def _look(self) -> None:
+        """See which of the requests that wait can go on, and let some of them do so in each turn of the event loop."""
+        loop, woken = asyncio.get_running_loop(), 0
+        if self._looking is not None:
+            self._looking.cancel()
+            self._looking = None
+        for parked, until in list(self.waiting.items()):
+            route = parked.request.route
+            if until == REACHED or route is None or not self._is_at(route.channel):
+                parked.go_on()
+                woken += 1
+                if woken == WAKE_BATCH:
+                    break
+            elif loop.time() >= until:
+                parked.send_away(unreachable_reply(parked.plane.jitter))
+        if self.waiting:
+            self._looking = loop.call_later(0 if woken == WAKE_BATCH else LOOK_S, self._look)
 
     async def _connect(self, plane: DataPlane) -> Upstream:
         upstream = Upstream(self, plane.turns.input[:RELAY_BYTES])
@@ -658,7 +719,8 @@ class _Pool:
             self._tidying = loop.call_at(oldest.rests_since + IDLE_S, self._tidy)
 
     def end(self) -> None:
-        """Break all connections; their clients are told."""
+        """Break all connections; their clients are told. Requests that wait look again where their channels are."""
+        self._look()
         if self._tidying is not None:
             self._tidying.cancel()
             self._tidying = None
@@ -676,6 +738,8 @@ class Forwarding:
     Args:
         peers: signs them.
         tls: for nodes that speak TLS; the default trusts the certificates that this machine trusts.
+        place: knows where a channel is.
+        waits_s: a request waits for this time if the owner of its channel cannot be reached, and may be alive.
 
     Attributes:
         forwarded: requests that went to another node.
@@ -684,8 +748,15 @@ class Forwarding:
         connecting: connections that are being made.
     """
 
-    def __init__(self, peers: Peers, *, tls: ssl.SSLContext | None = None) -> None:
-        self.peers = peers
+    def __init__(
+        self,
+        peers: Peers,
+        *,
+        tls: ssl.SSLContext | None = None,
+        place: Callable[[str], ChannelPlace | None] = lambda channel: None,
+        waits_s: float = 0.0,
+    ) -> None:
+        self.peers, self.place, self.waits_s = peers, place, waits_s
         self.forwarded = self.failed = self.retried = 0
         self.connecting: set[asyncio.Task[Upstream]] = set()
         self._tls = tls
@@ -702,6 +773,10 @@ class Forwarding:
             pool = self._pools[place.url] = _Pool(self, place)
         return pool.begin(connection, request, route, hops)
 
+    def leads_to(self, pool: _Pool, url: str) -> bool:
+        """Whether requests for a node with this URL use this pool."""
+        return self._pools.get(url) is pool
+
     def lost(self, node: str) -> None:
         """A node is taken for dead: its clients here are told, and its connections are closed."""
         for url in [url for url, pool in self._pools.items() if pool.node == node]:
@@ -712,6 +787,8 @@ class Forwarding:
         for task in list(self.connecting):
             task.cancel()
         for pool in self._pools.values():
+            for parked in list(pool.waiting):
+                parked.send_away(unreachable_reply(parked.plane.jitter))
             pool.end()
         self._pools.clear()
 

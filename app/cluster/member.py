@@ -45,6 +45,9 @@ START_LEASES: Final = 2.5
 """The server begins without the directory after this number of leases. Two may pass while a node that has this one's
 name, and may be alive, is given time to show it."""
 
+LOST_S: Final = 0.5
+"""A request waits so much longer than a lease for a node that cannot be reached: it may just have renewed."""
+
 
 class Member:
     """A node. Make it inside the event loop, before the first request.
@@ -80,7 +83,8 @@ class Member:
             keeps_epochs=is_quorum,
         )
         self.peers = Peers(name, lambda: self.directory.secret.encode())
-        self.forwarding = Forwarding(self.peers, tls=tls)
+        waits_s = settings.cluster_lease_s + LOST_S
+        self.forwarding = Forwarding(self.peers, tls=tls, place=self.directory.place, waits_s=waits_s)
         self.feeds = Feeds(plane, self.peers, self.directory.place, self.directory.owns, self.forwarding.tls)
         self.replicas = Replicas(plane, self.feeds.connect)
         self.quorum: Quorum | None = None

@@ -65,6 +65,18 @@ class NodePlace(Protocol):
         """Its advertised URL, base path included."""
 
 
+class ChannelPlace(NodePlace, Protocol):
+    """Where a channel is (:class:`~tricklecast.app.cluster.directory.Place`)."""
+
+    @property
+    def epoch(self) -> int:
+        """Of the channel."""
+
+    @property
+    def reachable(self) -> bool:
+        """Whether its owner has renewed its lease, as far as this node knows."""
+
+
 class NodeUrl(NamedTuple):
     """An advertised URL, taken apart.
 

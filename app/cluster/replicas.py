@@ -31,8 +31,8 @@ from typing import Final, Protocol
 
 from tricklecast.app.clock import to_time
 from tricklecast.app.cluster.feeds import PROTOCOL, Feeds
-from tricklecast.app.cluster.forward import MOVED
-from tricklecast.app.cluster.peers import NodePlace, Peers
+from tricklecast.app.cluster.forward import MOVED, WAKE_BATCH
+from tricklecast.app.cluster.peers import ChannelPlace, NodePlace, Peers
 from tricklecast.app.cluster.replica import Replica
 from tricklecast.app.cluster.transport import follow
 from tricklecast.app.core.facts import ChannelEnded, EndReason, Fact
@@ -85,9 +85,6 @@ has sent a byte of the body; then the request goes on from here."""
 UNUSED_S: Final = 5.0
 """A claim of which no channel has come after this time is given back."""
 
-WAKE_BATCH: Final = 64
-"""Waiting requests that go on in one turn of the event loop."""
-
 UNDECIDED: Final = Reply(
     Status.UNAVAILABLE,
     Reason.UNREACHABLE,
@@ -97,18 +94,6 @@ UNDECIDED: Final = Reply(
 )
 
 _BEGINS: Final = (Op.PUBLISH, Op.CREATE)
-
-
-class ChannelPlace(NodePlace, Protocol):
-    """Where a channel is (:class:`~tricklecast.app.cluster.directory.Place`)."""
-
-    @property
-    def epoch(self) -> int:
-        """Of the channel."""
-
-    @property
-    def reachable(self) -> bool:
-        """Whether its owner has renewed its lease, as far as this node knows."""
 
 
 class Directory(Protocol):

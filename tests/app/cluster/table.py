@@ -123,13 +123,15 @@ class Member:
         self.server.inside(lambda: self.cluster.look(self.server.plane.clock() + later_s))
 
 
-def join(server: LocalServer, table: Table, *, most: int = 1000, tls: ssl.SSLContext | None = None) -> Member:
+def join(
+    server: LocalServer, table: Table, *, most: int = 1000, tls: ssl.SSLContext | None = None, waits_s: float = 0.0
+) -> Member:
     """Make a server a node."""
     plane, name = server.plane, server.settings.node or ""
     scheme = "http" if tls is None else "https"
     table.urls[name] = f"{scheme}://127.0.0.1:{server.port}{server.settings.base_path}"
     peers, view = Peers(name, lambda: SECRET), View(table, name)
-    forwarding = Forwarding(peers, tls=tls)
+    forwarding = Forwarding(peers, tls=tls, place=view.place, waits_s=waits_s)
     feeds = Feeds(plane, peers, view.place, view.owns, forwarding.tls)
 
     def start() -> Member:
@@ -143,11 +145,17 @@ def join(server: LocalServer, table: Table, *, most: int = 1000, tls: ssl.SSLCon
 
 @contextmanager
 def members(
-    *names: str, table: Table | None = None, most: int = 1000, tls: tuple[Path, Path] | None = None, **settings: Any
+    *names: str,
+    table: Table | None = None,
+    most: int = 1000,
+    tls: tuple[Path, Path] | None = None,
+    waits_s: float = 0.0,
+    **settings: Any,
 ) -> Iterator[list[Member]]:
     """Nodes of these names, of one cluster.
 
     Args:
+        most: channels of others that each holds. waits_s: how long a request waits for a node out of reach.
         tls: the certificate and the key with which all of them speak TLS.
     """
     table = table or Table()
@@ -155,7 +163,7 @@ def members(
         settings |= {"tls_cert": tls[0], "tls_key": tls[1]}
     with ExitStack() as stack:
         servers = [stack.enter_context(local_server(node=name, **settings)) for name in names]
-        found = [join(server, table, most=most, tls=server.tls) for server in servers]
+        found = [join(server, table, most=most, tls=server.tls, waits_s=waits_s) for server in servers]
         try:
             yield found
         finally:

@@ -2,21 +2,29 @@
 
 from __future__ import annotations
 
+import socket
+from contextlib import ExitStack
+from typing import Final
+
 import pytest
 
 from tests.app.cluster.nodes import SECRET
 from tests.app.cluster.table import Member, Table, View, members
 from tests.app.data_plane.test_players import Live
-from tests.support.waiting import eventually
+from tests.support.waiting import WITHIN_S, eventually
+from tricklecast.app.cluster import forward, transport
 from tricklecast.app.cluster import replicas as module
-from tricklecast.app.cluster import transport
+from tricklecast.app.cluster.forward import WAKE_BATCH
 from tricklecast.app.cluster.peers import sign
 from tricklecast.app.cluster.records import FeedEnd
-from tricklecast.app.cluster.replicas import KEEP_S, MAX_HELD, UNUSED_S, WAKE_BATCH
+from tricklecast.app.cluster.replicas import KEEP_S, MAX_HELD, UNUSED_S
 from tricklecast.app.data_plane.context import ParkedFor
 from tricklecast.app.data_plane.request import Via
 from tricklecast.app.tools.conformance.connection import RawConnection
 from tricklecast.app.tools.conformance.target import RemoteChannel
+
+NOWHERE: Final = "http://127.0.0.1:1/trickle"
+"""The URL of a node that cannot be reached."""
 
 
 def film(member: Member) -> RemoteChannel:
@@ -447,6 +455,50 @@ def test_a_channel_whose_owner_is_gone_is_taken_over() -> None:
         assert reader.response().status == 503
         film(b).has(1, b"new", epoch=2)
         assert b.held == {}
+
+
+def test_a_request_waits_until_the_lease_of_a_dead_owner_is_over() -> None:
+    """Nobody may take its channel before. Then a POST goes on here, with what has come of its body, and all readers."""
+    table = Table(urls={"dead": NOWHERE}, owners={"film": ("dead", 3)}, epochs={"film": 3})
+    with members("a", table=table, waits_s=WITHIN_S) as (a,):
+        post = film(a).upload(0, b"one")
+        eventually(lambda: a.forwarding.failed, what="it has found no way")
+        post.silent()
+        table.gone.add("dead")
+        assert post.end().answer().status == 200
+        film(a).has(0, b"one", epoch=4)
+        assert not a.server.plane.parked[ParkedFor.NODE]
+
+
+def test_a_request_does_not_wait_for_ever_for_an_owner_out_of_reach() -> None:
+    """503 after the limit, and at once when the node stops."""
+    table = Table(urls={"dead": NOWHERE}, owners={"film": ("dead", 3)})
+    with members("a", table=table, waits_s=0.1) as (a,):
+        assert film(a).post(0).status == 503
+        a.forwarding.waits_s = WITHIN_S
+        waiting = film(a).read("next")
+        eventually(lambda: a.forwarding.failed == 2, what="it has found no way")
+        a.server.inside(a.forwarding.end)
+        assert waiting.response().status == 503
+
+
+def test_requests_that_wait_go_on_when_one_has_reached_the_owner(monkeypatch: pytest.MonkeyPatch) -> None:
+    """It was out of reach for a moment, and its lease goes on. They go on some at a time."""
+    monkeypatch.setattr(forward, "WAKE_BATCH", 1)
+    with socket.socket() as listener:
+        listener.bind(("127.0.0.1", 0))
+        url = f"http://127.0.0.1:{listener.getsockname()[1]}/trickle"
+        table = Table(urls={"away": url}, owners={"film": ("away", 3)})
+        with members("a", table=table, waits_s=WITHIN_S) as (a,), ExitStack() as taken:
+            waiting = [film(a).read("next") for _ in range(2)]
+            eventually(lambda: a.forwarding.failed == 2, what="they have found no way")
+            listener.listen()
+            waiting.append(film(a).read("next"))
+            for _ in waiting:
+                sock = taken.enter_context(listener.accept()[0])
+                assert sock.recv(4096)
+                sock.sendall(b"HTTP/1.1 200 OK\r\nContent-Length: 1\r\n\r\n7")
+            assert [one.response().body for one in waiting] == [b"7"] * 3
 
 
 def test_a_publisher_whose_node_is_gone_asks_another_one_where_to_go_on() -> None:
