@@ -126,9 +126,7 @@ COMMANDS: Final = {
         _STORMS,
         _ANALYTICS,
     ),
-    "demo": Mount(
-        "tricklecast.app.tools.demo", "demo", "Show everything at work, in a minute.", _TESTS, ("all", "pyspark")
-    ),
+    "demo": Mount("tricklecast.app.tools.demo.cli", "demo", "Show everything at work, in a minute.", _TESTS),
     "stress": Mount(
         "tricklecast.app.tools.stress.cli", "stress", "Load a server, and compare every byte received.", _TESTS
     ),

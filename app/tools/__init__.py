@@ -5,10 +5,17 @@ A tool may import every package. No other module imports a tool; ``app/cli.py`` 
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+import contextlib
+import signal
+from collections.abc import Iterator
+from typing import TYPE_CHECKING, Final
 
 if TYPE_CHECKING:
     from rich.console import Console
+
+
+EXIT_SIGNAL: Final = 128
+"""Plus the number of the signal, as in shells."""
 
 
 def console(*, stderr: bool = False) -> Console:
@@ -20,3 +27,23 @@ def console(*, stderr: bool = False) -> Console:
     from rich.console import Console  # --help must not wait for rich
 
     return Console(stderr=stderr, soft_wrap=True, highlight=False, markup=False, emoji=False)
+
+
+@contextlib.contextmanager
+def interruptible() -> Iterator[None]:
+    """Let SIGTERM, and SIGHUP of a closing terminal, end the block as Ctrl-C does, unless the process ignores them.
+
+    Raises:
+        KeyboardInterrupt: with the number of the signal.
+    """
+
+    def interrupt(number: int, _: object) -> None:
+        raise KeyboardInterrupt(number)
+
+    numbers = [number for number in (signal.SIGTERM, signal.SIGHUP) if signal.getsignal(number) is not signal.SIG_IGN]
+    before = [(number, signal.signal(number, interrupt)) for number in numbers]
+    try:
+        yield
+    finally:
+        for number, handler in before:
+            signal.signal(number, handler)

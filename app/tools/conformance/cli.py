@@ -6,7 +6,7 @@ import contextlib
 import re
 import signal
 import ssl
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import replace
 from fnmatch import fnmatchcase
 from functools import partial
@@ -16,7 +16,7 @@ from urllib.parse import quote, unquote, urlsplit
 
 import typer
 
-from tricklecast.app.tools import console
+from tricklecast.app.tools import EXIT_SIGNAL, console, interruptible
 from tricklecast.app.tools.conformance.cases import CASES
 from tricklecast.app.tools.conformance.profiles import PROFILES
 from tricklecast.app.tools.conformance.runner import Case, ConformanceReport, Runner, print_rules
@@ -30,8 +30,6 @@ _UNIX: Final = re.compile(r"(https?)\+unix://([^/]+)")
 
 EXIT_FAILED: Final = 1
 EXIT_UNREACHABLE: Final = 3
-EXIT_SIGNAL: Final = 128
-"""Plus the number of the signal, as in shells."""
 
 
 def _setting(option: str, of_server: str | None = None) -> Any:
@@ -106,7 +104,7 @@ def conformance(
     _reach(runner.address, url)
     report = ConformanceReport(out, verbose=verbose)
     try:
-        with _interruptible():
+        with interruptible():
             _run(runner, cases, jobs, report)
     except KeyboardInterrupt as interrupt:
         report.close()
@@ -156,26 +154,6 @@ def _reach(address: Address, url: str) -> None:
     except OSError as error:
         console(stderr=True).print(f"tricklecast: {wire.redacted(url)} cannot be reached: {error}")
         raise typer.Exit(EXIT_UNREACHABLE) from None
-
-
-@contextlib.contextmanager
-def _interruptible() -> Iterator[None]:
-    """Let SIGTERM, and SIGHUP of a closing terminal, end the block as Ctrl-C does, unless the process ignores them.
-
-    Raises:
-        KeyboardInterrupt: with the number of the signal.
-    """
-
-    def interrupt(number: int, _: object) -> None:
-        raise KeyboardInterrupt(number)
-
-    numbers = [number for number in (signal.SIGTERM, signal.SIGHUP) if signal.getsignal(number) is not signal.SIG_IGN]
-    before = [(number, signal.signal(number, interrupt)) for number in numbers]
-    try:
-        yield
-    finally:
-        for number, handler in before:
-            signal.signal(number, handler)
 
 
 def _run(runner: Runner, cases: Sequence[Case], jobs: int, report: ConformanceReport) -> None:

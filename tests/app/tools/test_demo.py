@@ -1,4 +1,4 @@
-"""The demo's clips, its historic fault, and Ctrl-C."""
+"""The demo of media: its clips, its historic fault, and signals."""
 
 from __future__ import annotations
 
@@ -12,39 +12,40 @@ import pytest
 
 from tests.support.local import local_server
 from tests.support.waiting import WITHIN_S, eventually
-from tricklecast.app.tools import demo
+from tricklecast.app.tools.demo import media
+from tricklecast.app.tools.demo.stage import DemoFailed
 from tricklecast.trickle.records import Op
 
 
 def test_an_encoded_clip_is_decoded(tmp_path: Path) -> None:
     """The clip has all its pictures and its sound, and two decodings give the same digest."""
     clip = tmp_path / "clip.mp4"
-    demo.encode(clip, seconds=1, rate=10, size="160x90")
-    frames = demo.decode(clip)
+    media.encode(clip, seconds=1, rate=10, size="160x90")
+    frames = media.decode(clip)
     assert (frames.video, frames.audio) == (10, 48)
-    assert demo.decode(clip) == frames
+    assert media.decode(clip) == frames
 
 
 def test_a_clip_that_cannot_be_read_is_named(tmp_path: Path) -> None:
     """A file that is missing, or holds no media, gets one line."""
     (text := tmp_path / "text.mp4").write_text("no media")
     for path in (tmp_path / "none.mp4", text):
-        with pytest.raises(demo.DemoFailed, match=f"^cannot read {path}: ."):
-            demo.decode(path)
+        with pytest.raises(DemoFailed, match=f"^cannot read {path}: ."):
+            media.decode(path)
 
 
 def test_the_naive_client_repeats_its_request(monkeypatch: pytest.MonkeyPatch) -> None:
     """The naive client repeats the GET of one segment before and after the channel's end."""
-    monkeypatch.setattr(demo, "NAIVE_PAUSE_S", 0.0)
+    monkeypatch.setattr(media, "NAIVE_PAUSE_S", 0.0)
     with local_server(storm_guard="off") as server:
-        demo.replay_fault(f"http://127.0.0.1:{server.port}/trickle/fault")
+        media.replay_fault(f"http://127.0.0.1:{server.port}/trickle/fault")
 
         def asked() -> int:
-            reads = [record for record in list(server.records) if record.client == demo.NAIVE_CLIENT]
+            reads = [record for record in list(server.records) if record.client == media.NAIVE_CLIENT]
             assert {(record.op, record.rseq) for record in reads} <= {(Op.READ, 1)}
             return len(reads)
 
-        eventually(lambda: asked() == demo.NAIVE_REQUESTS)
+        eventually(lambda: asked() == media.NAIVE_REQUESTS)
         server.record(op=Op.DELETE, channel="fault")
 
 
@@ -57,19 +58,20 @@ def has_processes(group: int) -> bool:
     return True
 
 
-def test_ctrl_c_leaves_no_process(tmp_path: Path) -> None:
-    """Ctrl-C during publishing ends the server, the publishers and the subscribers; the exit code is 130."""
+@pytest.mark.parametrize(("number", "code"), [(signal.SIGINT, 130), (signal.SIGTERM, 143)])
+def test_a_signal_leaves_no_process(number: signal.Signals, code: int, tmp_path: Path) -> None:
+    """Ctrl-C or SIGTERM during publishing ends the server, the publishers and the subscribers."""
     clip = tmp_path / "clip.mp4"
-    demo.encode(clip, seconds=60, rate=5, size="160x90")
+    media.encode(clip, seconds=60, rate=5, size="160x90")
     command = [sys.executable, "-m", "tricklecast", "demo", "--clip", str(clip), "--work-dir", str(tmp_path)]
     with subprocess.Popen(
         command, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, start_new_session=True
     ) as process:
         try:
             eventually(lambda: (tmp_path / "film-1.ts").exists() and (tmp_path / "film-1.ts").stat().st_size)
-            process.send_signal(signal.SIGINT)
+            process.send_signal(number)
             _, said = process.communicate(timeout=WITHIN_S)
-            assert (process.returncode, b"Traceback" in said) == (130, False)
+            assert (process.returncode, b"Traceback" in said) == (code, False)
             eventually(lambda: not has_processes(process.pid), what="the group has no process left")
         finally:
             process.kill()

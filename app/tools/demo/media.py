@@ -1,4 +1,4 @@
-"""``tricklecast demo``: the main job at work, with the commands that a user would type.
+"""The main job at work, with the commands that a user would type.
 
 A server, a publisher of a clip, two subscribers, a client with a historic fault, and the storm report run as
 processes of their own. The demo then checks what they did.
@@ -11,21 +11,13 @@ import json
 import os
 import subprocess
 import sys
-import tempfile
 import time
-from collections.abc import Callable, Iterator
-from contextlib import ExitStack, contextmanager
-from dataclasses import dataclass, field
+from contextlib import ExitStack
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, Final, NamedTuple, cast
+from typing import Any, Final, NamedTuple, cast
 
-import typer
-
-from tricklecast.trickle.errors import TrickleError
+from tricklecast.app.tools.demo.stage import DemoFailed, Stage
 from tricklecast.trickle.pyav import reason
-
-if TYPE_CHECKING:
-    from rich.console import Console
 
 STEP_S: Final = 180
 """Limit of a step, far above what any step takes."""
@@ -37,96 +29,35 @@ NAIVE_END_AFTER: Final = 40
 """The number of these requests after which the channel ends."""
 
 
-class DemoFailed(TrickleError):
-    """A step failed, or a check at the end."""
-
-
-@dataclass
-class DemoRun:
-    """The things that all steps need.
-
-    Attributes:
-        directory: for logs and received media.
-        console: the steps print to it.
-        processes: kills the processes that still run when the demo ends, also after Ctrl-C.
-        checks: each proof, and whether it held.
-    """
-
-    directory: Path
-    console: Console
-    processes: ExitStack
-    checks: list[tuple[str, bool]] = field(default_factory=list)
-
-    @contextmanager
-    def step(self, text: str, *, quiet: bool = True) -> Iterator[Callable[[str], None]]:
-        """Show that a step runs, and its result in one line; yields a function that adds a detail to the result.
-
-        A step that is not quiet shows its own progress.
-        """
-        details: list[str] = []
-        begun = time.monotonic()
-        with ExitStack() as shown:
-            if quiet and self.console.is_terminal:
-                shown.enter_context(self.console.status(f"{text} …"))
-            else:
-                self.console.print(f"{text} …", style="dim", highlight=False)
-            yield details.append
-        result = f"{', '.join(details) or 'done'} [dim]{time.monotonic() - begun:.1f} s[/dim]"
-        self.console.print(f"[green]•[/green] {text}: {result}", highlight=False)
+class Processes(ExitStack):
+    """The processes that the demo has started. Those that still run when it ends are killed, also after Ctrl-C."""
 
     def start(self, *arguments: str, **options: Any) -> subprocess.Popen[str]:
         """Start ``tricklecast`` with these arguments; options are those of ``Popen``."""
         command = [sys.executable, "-m", "tricklecast", *arguments]
         streams = {"stdin": subprocess.DEVNULL, "stdout": subprocess.PIPE, "stderr": subprocess.PIPE}
         process: subprocess.Popen[str] = subprocess.Popen(command, text=True, **{**streams, **options})
-        self.processes.callback(process.communicate)
-        self.processes.callback(process.kill)
+        self.callback(process.communicate)
+        self.callback(process.kill)
         return process
 
 
-def demo(
-    work_dir: Annotated[
-        Path | None,
-        typer.Option(metavar="DIR", help="Leave logs, media and report in this folder.", show_default=False),
-    ] = None,
-    clip: Annotated[
-        Path | None,
-        typer.Option(metavar="FILE", help="Publish this clip (H.264 and AAC), not a made one.", show_default=False),
-    ] = None,
-) -> None:
-    """Show everything at work, in about a minute.
+def show(stage: Stage, clip: Path | None) -> None:
+    """Run all steps.
 
-    The demo starts a server on a free port, publishes a clip that it has made, receives it with two subscribers, and
-    compares the decoded frames. Then a naive client causes a retry storm, and Spark finds it in the access log.
+    Args:
+        stage: gets their results, and the checks. clip: is published; ``None``: one is made.
 
-    Exit codes: 0 all checks passed; 1 a check failed, or an error.
-
-    Examples:
-
-    \b
-      tricklecast demo
-      tricklecast demo --clip film.mp4 --work-dir demo/
+    Raises:
+        DemoFailed: a step failed.
     """
-    from rich.console import Console
-
-    console = Console()
-    with ExitStack() as stack:
-        directory = work_dir or Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="tricklecast-demo-")))
-        directory.mkdir(parents=True, exist_ok=True)
-        stage = DemoRun(directory, console, stack.enter_context(ExitStack()))
-        (log := directory / "access.jsonl").unlink(missing_ok=True)
-        _run_media(stage, clip, log)
-        _run_report(stage, log)
-    console.print()
-    for text, holds in stage.checks:
-        console.print(f"{'[green]✓[/green]' if holds else '[red]✗[/red]'} {text}", highlight=False)
-    if work_dir is not None:
-        console.print(f"Logs, media and report are in {work_dir}", highlight=False)
-    if not all(holds for _, holds in stage.checks):
-        raise DemoFailed("a check of the demo failed")
+    (log := stage.directory / "access.jsonl").unlink(missing_ok=True)
+    with Processes() as processes:
+        _run_media(stage, processes, clip, log)
+        _run_report(stage, processes, log)
 
 
-def _run_media(stage: DemoRun, clip: Path | None, log: Path) -> None:
+def _run_media(stage: Stage, processes: Processes, clip: Path | None, log: Path) -> None:
     with stage.step("Decode the clip" if clip else "Encode a clip with a keyframe every second") as detail:
         if clip is None:
             encode(clip := stage.directory / "clip.mp4")
@@ -135,7 +66,7 @@ def _run_media(stage: DemoRun, clip: Path | None, log: Path) -> None:
     with stage.step("Start a server") as detail:
         # The storm guard would delay the naive client to one request per second, too slow for a demo.
         options = ("--port", "0", "--channel-drain-s", "2", "--storm-guard", "off", "--access-log", str(log))
-        server = stage.start("serve", *options, stderr=None)
+        server = processes.start("serve", *options, stderr=None)
         assert server.stdout is not None
         line = server.stdout.readline()
         if " on " not in line:
@@ -145,10 +76,10 @@ def _run_media(stage: DemoRun, clip: Path | None, log: Path) -> None:
     received = [stage.directory / f"film-{number}.ts" for number in (1, 2)]
     with stage.step("Publish it in real time, to two subscribers") as detail:
         readers = [
-            stage.start("subscribe", f"{base}/film", "-o", str(path), "--start", "0", "--wait", "60")
+            processes.start("subscribe", f"{base}/film", "-o", str(path), "--start", "0", "--wait", "60")
             for path in received
         ]
-        for process in [stage.start("publish", f"{base}/film", str(clip)), *readers]:
+        for process in [processes.start("publish", f"{base}/film", str(clip)), *readers]:
             _finish(process)
         detail(", ".join(f"{path.name} {path.stat().st_size:,} bytes" for path in received))
     with stage.step("Compare every decoded frame with the clip") as detail:
@@ -164,14 +95,14 @@ def _run_media(stage: DemoRun, clip: Path | None, log: Path) -> None:
         stage.checks.append(("the server drained and ended with exit code 0", server.wait(STEP_S) == 0))
 
 
-def _run_report(stage: DemoRun, log: Path) -> None:
+def _run_report(stage: Stage, processes: Processes, log: Path) -> None:
     report_file = stage.directory / "report.json"
     with stage.step("Look for retry storms in the access log with Spark", quiet=False) as detail:
         # The report prints as wide and as colourful as this console, and shows its progress on standard error.
         colour = {"FORCE_COLOR": "1"} if stage.console.is_terminal else {}
         environment = {**os.environ, **colour, "COLUMNS": str(stage.console.width)}
         command = ("storms", str(log), "--engine", "spark", "--json-file", str(report_file), "--fail-on", "never")
-        text = _finish(stage.start(*command, stderr=None, env=environment))
+        text = _finish(processes.start(*command, stderr=None, env=environment))
         incidents = json.loads(report_file.read_text())["incidents"]
         detail(f"{len(incidents)} found in {sum(1 for _ in log.open('rb'))} lines")
     stage.console.print()
@@ -184,7 +115,7 @@ def _run_report(stage: DemoRun, log: Path) -> None:
 
 
 def _finish(process: subprocess.Popen[str]) -> str:
-    """Wait for a command that :meth:`DemoRun.start` started, and return its output.
+    """Wait for a command that :meth:`Processes.start` started, and return its output.
 
     Raises:
         DemoFailed: it failed, or takes longer than :data:`STEP_S`.
