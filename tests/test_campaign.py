@@ -137,6 +137,7 @@ def test_what_is_lost_with_its_owner_is_counted() -> None:
     assert not judge(replace(SOUND, record=record, happened=killed, finals=LATER, late_s=1.0)).violations
 
 
-def test_a_publisher_that_never_writes_again_is_a_violation() -> None:
-    """So is every one that cannot, when all is healed."""
-    assert [violation.check for violation in judge(replace(SOUND, recovered=False)).violations] == ["recovery"]
+def test_a_publisher_that_never_writes_again_and_a_fault_are_violations() -> None:
+    """Also if no promise about bytes is broken."""
+    found = judge(replace(SOUND, recovered=False, faults=["ERROR a fault of the server"])).violations
+    assert [violation.check for violation in found] == ["recovery", "no faults of the server"]

@@ -596,7 +596,9 @@ class _Pool:
             self.forwarding.connecting.discard(task)
             if task.cancelled():
                 return
-            if (error := task.exception()) is None:
+            if (error := task.exception()) is None and task.result().transport.is_closing():
+                error = ConnectionResetError("it has closed the connection")
+            if error is None:
                 found.append(task.result())
                 parked.go_on()
                 for unwanted in found:

@@ -54,6 +54,15 @@ class Node:
     to_it: Relay
     for_clients: Relay
     process: Process | None = None
+    _told: int = 0  # bytes of the log that were looked at
+
+    def faults(self) -> list[str]:
+        """What it has logged of its own faults since the last call."""
+        with self.log.open("rb") as log:
+            log.seek(self._told)
+            new = log.read()
+        self._told += len(new)
+        return [line for line in new.decode(errors="replace").splitlines() if " ERROR " in line or "Error: " in line]
 
     async def start(self) -> None:
         """Start it."""

@@ -101,7 +101,7 @@ async def campaign(plan: Plan, folder: Path, say: Callable[[str], None]) -> Outc
     return outcome
 
 
-async def one(plan: Plan, number: int, faults: tuple[Fault, ...], cluster: Cluster) -> Judgement:
+async def one(plan: Plan, number: int, schedule: tuple[Fault, ...], cluster: Cluster) -> Judgement:
     """Run one schedule."""
     dice = dice_of(plan.seed, number)
     names = [f"s{number}-{kind}" for kind in ("film-0", "film-1", "rivals-0", "rivals-1")]
@@ -112,7 +112,7 @@ async def one(plan: Plan, number: int, faults: tuple[Fault, ...], cluster: Clust
             raise BenchmarkError(f"schedule {number}: nothing could be published before the first fault")
         begun = time.monotonic()
         async with asyncio.TaskGroup() as group:
-            for fault in faults:
+            for fault in schedule:
                 group.create_task(_later(fault.at, cluster, fault, load.channels))
             if dice.random() < 0.5:
                 group.create_task(_delete(dice.uniform(0, plan.seconds), load, dice.choice(names), dice.randrange(3)))
@@ -123,7 +123,8 @@ async def one(plan: Plan, number: int, faults: tuple[Fault, ...], cluster: Clust
     finally:
         await load.end()
     finals = {name: await _agree(cluster, name) for name in names}
-    story = Story(load.record, cluster.happened, plan.lease_s, load.late_s, recovered, finals)
+    faults = [fault for node in cluster.nodes for fault in node.faults()]
+    story = Story(load.record, cluster.happened, plan.lease_s, load.late_s, recovered, finals, faults)
     judgement = judge(story)
     judgement.counts["seconds"] = round(time.monotonic() - begun)
     judgement.counts["seconds to heal"] = round(time.monotonic() - healed)

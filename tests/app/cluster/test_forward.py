@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
 import logging
 import signal
@@ -33,7 +34,7 @@ from tricklecast.analytics.lines.embedded import read_lines
 from tricklecast.app.cluster import forward
 from tricklecast.app.cluster.peers import verify
 from tricklecast.app.data_plane import exchange as exchanges
-from tricklecast.app.data_plane.context import ParkedFor
+from tricklecast.app.data_plane.context import DataPlane, ParkedFor
 from tricklecast.app.data_plane.request import Via
 from tricklecast.app.data_plane.scheduling import NODE, TURN_BYTES
 from tricklecast.app.data_plane.upload import Upload
@@ -508,6 +509,25 @@ def test_a_node_that_is_not_there(nodes: Nodes, target: Target) -> None:
         assert nodes.at_edge.forwarding.failed == before + 4
         record = nodes.edge.record(channel="nowhere", op="read")
         assert (record.reason, record.answered_by) == (Reason.UNREACHABLE, None)
+
+
+def test_a_node_that_closes_a_new_connection(nodes: Nodes, target: Target, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Before the request is sent: 503, as if there had been no connection."""
+    connect = forward._Pool._connect
+
+    async def too_short(self: forward._Pool, plane: DataPlane) -> forward.Upstream:
+        upstream = await connect(self, plane)
+        upstream.transport.abort()
+        await asyncio.sleep(0)  # until it is lost
+        await asyncio.sleep(0)
+        return upstream
+
+    nodes.edge.inside(nodes.at_edge.forwarding.end)
+    monkeypatch.setattr(forward._Pool, "_connect", too_short)
+    faults = nodes.edge.plane.faults
+    answer = target.channel("closed").post(0, b"x")
+    assert (answer.status, answer.get("Retry-After") is not None) == (503, True)
+    assert nodes.edge.plane.faults == faults
 
 
 def test_a_node_that_takes_no_connection_in_time(nodes: Nodes, target: Target, monkeypatch: pytest.MonkeyPatch) -> None:
