@@ -54,6 +54,7 @@ from tricklecast.app.bus import Bus, ServerClosed
 from tricklecast.app.changefeed import start_changefeed
 from tricklecast.app.changes import Changes
 from tricklecast.app.clock import wall_us
+from tricklecast.app.cluster.asking import Answerer
 from tricklecast.app.control_plane.api import (
     Overview,
     OwnOverview,
@@ -91,7 +92,6 @@ from tricklecast.app.workers.facts import LogFollower, answer_facts
 from tricklecast.app.workers.link import Link
 from tricklecast.app.workers.overview import JoinedOverview, overview_answers
 from tricklecast.app.workers.placement import FRONT, owned_by
-from tricklecast.app.workers.questions import Answerer
 from tricklecast.app.workers.shared import SharedLimits
 from tricklecast.app.workers.supervisor import Worker
 from tricklecast.trickle import __version__

@@ -36,6 +36,7 @@ from typing import Any, Final, NamedTuple
 import orjson
 
 from tricklecast.app.clock import to_time, to_us
+from tricklecast.app.cluster.asking import Asker
 from tricklecast.app.cluster.records import End, FeedEnd, record
 from tricklecast.app.cluster.replica import Replica
 from tricklecast.app.cluster.transport import STALL_S, TURN_BYTES, follow, put, send_feed
@@ -46,7 +47,7 @@ from tricklecast.app.data_plane.held import has_answer, holder_answers, send_awa
 from tricklecast.app.data_plane.routing import Route
 from tricklecast.app.workers.mesh import Kind, Mesh, MeshFull
 from tricklecast.app.workers.placement import Placement
-from tricklecast.app.workers.questions import Asker, Questions
+from tricklecast.app.workers.questions import Questions
 
 _LOGGER = logging.getLogger(__name__)
 

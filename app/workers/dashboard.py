@@ -17,11 +17,12 @@ from typing import Any, Final
 
 import orjson
 
+from tricklecast.app.cluster.asking import SOON_S, Answerer, Asker, NoAnswer
 from tricklecast.app.encoding import encode
 from tricklecast.app.web.events import DashboardEvent
 from tricklecast.app.web.feed import DashboardFeed, Frame
 from tricklecast.app.workers.placement import FRONT
-from tricklecast.app.workers.questions import SOON_S, Answerer, Asker, NoAnswer, Questions
+from tricklecast.app.workers.questions import Questions
 
 OWN_LIMITS: Final = frozenset({"dashboards", "followers", "subscriptions"})
 """Limits of which only the front uses anything."""

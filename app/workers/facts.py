@@ -49,8 +49,9 @@ from typing import Any, Final
 import orjson
 
 from tricklecast.app.changes import Change, Changes, IndexGone, LiveChannel, Snapshot
+from tricklecast.app.cluster.asking import SOON_S, Answerer, Asker, NoAnswer
 from tricklecast.app.storage.database import FactRow, Position
-from tricklecast.app.workers.questions import SOON_S, Answerer, Asker, NoAnswer, Questions
+from tricklecast.app.workers.questions import Questions
 
 _LOGGER = logging.getLogger(__name__)
 

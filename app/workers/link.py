@@ -14,6 +14,7 @@ from typing import Final
 
 import orjson
 
+from tricklecast.app.cluster.asking import Answerer
 from tricklecast.app.data_plane.context import DataPlane
 from tricklecast.app.http1.connection import Connection
 from tricklecast.app.listener import Listener
@@ -21,7 +22,7 @@ from tricklecast.app.workers.busy import Busy
 from tricklecast.app.workers.handover import HandOver
 from tricklecast.app.workers.mesh import Kind, Mesh, Message
 from tricklecast.app.workers.placement import Placement
-from tricklecast.app.workers.questions import Answerer, Questions
+from tricklecast.app.workers.questions import Questions
 from tricklecast.app.workers.shared import Figure
 from tricklecast.app.workers.supervisor import Worker
 

@@ -17,10 +17,11 @@ from typing import Final
 import orjson
 from fastapi import HTTPException
 
+from tricklecast.app.cluster.asking import ANSWER_S, SOON_S, Answerer, Asker, NoAnswer
 from tricklecast.app.control_plane.api import Created, Overview, Page, RateLimitedPage, Troubles
 from tricklecast.app.control_plane.middleware import MayManage, everything
 from tricklecast.app.workers.placement import Placement
-from tricklecast.app.workers.questions import ANSWER_S, SOON_S, Answerer, Asker, NoAnswer, Questions
+from tricklecast.app.workers.questions import Questions
 
 UP: Final = b"tricklecast_worker_up"
 """The front adds this metric to those of the workers."""

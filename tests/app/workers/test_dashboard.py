@@ -13,13 +13,13 @@ import pytest
 from tests.app.core.support import make_registry, publish
 from tests.support.waiting import WITHIN_S, until
 from tricklecast.app.changes import Change
+from tricklecast.app.cluster.asking import SOON_S, NoAnswer
 from tricklecast.app.core.registry import Registry
 from tricklecast.app.data_plane.context import DataPlane, Options
 from tricklecast.app.web import feed as feed_module
 from tricklecast.app.web.events import KEPT_EVENTS, DashboardEvent, Events
 from tricklecast.app.web.feed import DashboardFeed, Frame
 from tricklecast.app.workers.dashboard import OtherDashboards, dashboard_answers
-from tricklecast.app.workers.questions import SOON_S, NoAnswer
 
 
 def event(number: int, at: float = 0.0) -> DashboardEvent:
@@ -72,7 +72,7 @@ class OtherWorker:
             await dashboard_answers(self.feed)[question](cast(Any, SimpleNamespace(send=send)), **about)
             await self.answering.wait()
         if self.mute or not sent:
-            raise NoAnswer(1, "gone")
+            raise NoAnswer("worker 1", "gone")
         return sent[0]
 
 

@@ -22,12 +22,12 @@ from tests.app.access.signing import SECRET, bearer, token
 from tests.support.metrics import samples
 from tests.support.server import RunningServer, serve
 from tests.support.waiting import WITHIN_S, eventually
+from tricklecast.app.cluster.asking import ANSWER_S, SOON_S, NoAnswer
 from tricklecast.app.control_plane.api import Page
 from tricklecast.app.control_plane.middleware import everything
 from tricklecast.app.data_plane.routing import Router
 from tricklecast.app.workers.overview import JoinedOverview, joined_metrics
 from tricklecast.app.workers.placement import Placement, owner_of
-from tricklecast.app.workers.questions import ANSWER_S, SOON_S, NoAnswer
 
 FRONTS, OTHERS = (
     [name for name in map("cam-{}".format, range(12)) if owner_of(name, 2) == worker] for worker in (0, 1)
@@ -440,15 +440,15 @@ def test_pages_that_cost_much_are_sent_again_for_a_while() -> None:
 
 def test_a_list_is_refused_while_a_worker_is_away() -> None:
     """With a time to come back: a part would be taken for the whole. Health names the worker."""
-    asking = overview(Asked(part(0.0), NoAnswer(1, "gone")))
+    asking = overview(Asked(part(0.0), NoAnswer("worker 1", "gone")))
     with pytest.raises(HTTPException) as refused:
         asyncio.run(asking.channels(everything))
     assert (refused.value.status_code, refused.value.headers) == (503, {"Retry-After": "1"})
-    asking = overview(Asked(part(0.0, cost_s=100.0), NoAnswer(1, "gone")))
+    asking = overview(Asked(part(0.0, cost_s=100.0), NoAnswer("worker 1", "gone")))
     for _ in range(2):
         with pytest.raises(HTTPException):
             asyncio.run(asking.channels(everything))
     asked = cast(Asked, asking._questions)
     assert asked.asked == 2, "it is not repeated when the worker is back"
-    healthy = overview(Asked(orjson.dumps([["storage"], False]), NoAnswer(1, "gone")))
+    healthy = overview(Asked(orjson.dumps([["storage"], False]), NoAnswer("worker 1", "gone")))
     assert asyncio.run(healthy.troubles()) == (["storage", "worker_1"], False)

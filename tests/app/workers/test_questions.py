@@ -11,8 +11,9 @@ import pytest
 import uvloop
 
 from tests.support.waiting import WITHIN_S, until
+from tricklecast.app.cluster.asking import Asker
 from tricklecast.app.workers.mesh import Kind, Mesh, Message, socket_pairs
-from tricklecast.app.workers.questions import Asker, Questions
+from tricklecast.app.workers.questions import Questions
 
 
 def test_an_answer_ends_quietly_when_whoever_asked_is_gone(caplog: pytest.LogCaptureFixture) -> None:
