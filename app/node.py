@@ -74,6 +74,7 @@ from tricklecast.app.data_plane.context import DataPlane, RecordSink
 from tricklecast.app.listener import is_loopback
 from tricklecast.app.masking import mask_for
 from tricklecast.app.metrics import Metrics, metrics_router, metrics_text
+from tricklecast.app.nodes.face import Face, PassOn
 from tricklecast.app.reload import Reload
 from tricklecast.app.settings import Settings
 from tricklecast.app.sockets import Sockets
@@ -281,8 +282,12 @@ class Node:
             self._followers = [
                 LogFollower(other, questions, changes, positions.get(other), stored=stored) for other in others
             ]
+        face = None  # of the cluster
+        if (member := self.member) is not None:
+            face = Face(self.plane, overview, member.peers, member.directory, member.cluster, member.moving)
+            overview = face.overview
         # The application for everything outside the base path.
-        self.control_plane = _control_plane(self, overview)
+        self.control_plane = _control_plane(self, overview, face)
 
     async def run(self, serving: Serving, program: Program | None = None) -> None:
         """Serve until told to stop, and shut down.
@@ -404,8 +409,12 @@ async def sweep(
             plane.expire(now)
 
 
-def _control_plane(node: Node, overview: Overview) -> FastAPI:
-    """The FastAPI application for everything outside the base path."""
+def _control_plane(node: Node, overview: Overview, face: Face | None = None) -> FastAPI:
+    """The FastAPI application for everything outside the base path.
+
+    Args:
+        face: passes requests on, if this is a node of a cluster.
+    """
     plane, access, bus, reload, feed = node.plane, node.access, node.bus, node.reload, node.feed
     settings = reload.settings
     api = FastAPI(
@@ -426,6 +435,9 @@ def _control_plane(node: Node, overview: Overview) -> FastAPI:
         routers += [feed_router(feed), pages_router(settings, pages)]
         if settings.reports is not None:
             routers.append(reports_router(Reports(settings.reports, plane.wall_us)))
+    if face is not None:
+        routers.append(face.nodes)
+        api.add_middleware(PassOn, face=face)
     for router in routers:
         api.include_router(router)
     api.add_exception_handler(405, method_not_allowed(routers))

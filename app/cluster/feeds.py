@@ -26,6 +26,7 @@ from urllib.parse import quote
 from tricklecast.app.clock import to_us
 from tricklecast.app.cluster.forward import CONNECT_S, PEER_TIMEOUT_S
 from tricklecast.app.cluster.peers import NodePlace, NodeUrl, Peers
+from tricklecast.app.cluster.questions import NodeQuestions
 from tricklecast.app.cluster.records import FeedError
 from tricklecast.app.cluster.transport import TURN_BYTES, put, send_feed
 from tricklecast.app.core.rules import OwnedChannel
@@ -47,6 +48,7 @@ ANSWER_S: Final = 2.0
 
 FEED: Final = b"feed"
 ADOPT: Final = b"adopt"
+QUESTION: Final = b"ask"
 """What a node asks of another one, below ``_cluster/``."""
 
 NOT_OWNER: Final = Reply(
@@ -73,6 +75,7 @@ class Feeds:
         sending: the feeds that are sent at present, with the channel of each. sent: how many have begun so far.
         refused: requests for a channel that was not here.
         adopt: serves a node that gives a channel of this name away; ``None``: this one takes none.
+        questions: to other nodes, and their answers, on connections of the same kind.
     """
 
     def __init__(
@@ -87,17 +90,21 @@ class Feeds:
         self.sending: dict[asyncio.Task[None], OwnedChannel] = {}
         self.sent = self.refused = 0
         self.adopt: Callable[[str], Serve] | None = None
+        self.questions = NodeQuestions(partial(self.ask, what=QUESTION))
 
     # The owner's side.
 
     def switch(self, request: Request) -> Reply | Serve:
-        """Answer a request for a feed (:class:`app.data_plane.context.Elsewhere`)."""
+        """Answer a request for a feed, or a question (:class:`app.data_plane.context.Elsewhere`)."""
         via = self._peers.sender(request) if CLUSTER in request.headers else FORGED
         if isinstance(via, Reply):
             return via
         plane, parts = self._plane, self._plane.router.match(request.target)
         if request.method != b"GET" or parts is None or len(parts) != 3 or parts[0] != b"_cluster":
             return NO_FEED
+        if parts[1] == QUESTION:
+            query = request.target.partition(b"?")[2]
+            return self.questions.switch(parts[2].decode("latin-1"), query, via.hops[-1]) or NO_FEED
         try:
             name = parse_channel(parts[2].decode("utf-8", "surrogateescape"))
         except InvalidChannelName:
@@ -155,11 +162,13 @@ class Feeds:
             raise NoFeed(f"no other node has the channel {name!r}")
         return await self.ask(place, FEED, name)
 
-    async def ask(self, place: NodePlace, what: bytes, name: str) -> tuple[asyncio.StreamReader, asyncio.StreamWriter]:
+    async def ask(
+        self, place: NodePlace, what: bytes, name: str, query: str = ""
+    ) -> tuple[asyncio.StreamReader, asyncio.StreamWriter]:
         """Switch a new connection to another node.
 
         Args:
-            what: is asked for. name: of the channel.
+            what: is asked for. name: of the channel, or the question. query: the arguments of a question.
 
         Raises:
             OSError: the node cannot be reached.
@@ -167,6 +176,8 @@ class Feeds:
         """
         url = NodeUrl.parse(place.url)
         target = b"/".join((url.base, b"_cluster", what, quote(name, safe="").encode()))
+        if query:
+            target += b"?" + query.encode()
         try:
             signature = self._peers.sign(b"GET", target)
         except ValueError as error:

@@ -523,21 +523,30 @@ class Cluster:
         parked.wait(MOVING_S)
         return parked
 
-    async def _decide(self, name: str) -> None:
+    async def claim(self, name: str) -> None:
+        """Have it decided who has a channel that nobody has, as far as this node knows, or whose owner is gone.
+
+        Raises:
+            TrickleError: it cannot be taken over now.
+        """
         plane, directory = self._plane, self._directory
+        before = directory.place(name)
+        await directory.claim(name, plane.registry.last_epoch(name))
+        epoch = self.epoch(name)
+        if epoch is not None:
+            self.replicas.drop(name)
+            is_going_on = self._recover is not None and before is not None and before.epoch == epoch
+            if self._recover is not None and is_going_on and await self._recover(name, epoch) is None:
+                directory.ended(name, epoch)  # nothing of it is left
+                await directory.claim(name, epoch)
+                epoch = self.epoch(name)
+        if epoch is not None and plane.registry.live(name) is None:
+            self._unused[name] = epoch, plane.clock()
+
+    async def _decide(self, name: str) -> None:
+        plane = self._plane
         try:
-            before = directory.place(name)
-            await directory.claim(name, plane.registry.last_epoch(name))
-            epoch = self.epoch(name)
-            if epoch is not None:
-                self.replicas.drop(name)
-                is_going_on = self._recover is not None and before is not None and before.epoch == epoch
-                if self._recover is not None and is_going_on and await self._recover(name, epoch) is None:
-                    directory.ended(name, epoch)  # nothing of it is left
-                    await directory.claim(name, epoch)
-                    epoch = self.epoch(name)
-            if epoch is not None and plane.registry.live(name) is None:
-                self._unused[name] = epoch, plane.clock()
+            await self.claim(name)
         except TrickleError as error:
             logger.warning("%r cannot be taken over now: %s", name, error)
         except Exception as error:

@@ -37,6 +37,7 @@ from tricklecast.app.data_plane.context import DataPlane
 from tricklecast.app.data_plane.responses import OVERLOAD_RETRY_S, memory_reply
 from tricklecast.app.data_plane.upload import store_half_chunks
 from tricklecast.app.encoding import encode
+from tricklecast.trickle import wire
 from tricklecast.trickle.errors import InvalidChannelName, InvalidInput
 from tricklecast.trickle.paths import is_reserved, parse_channel
 from tricklecast.trickle.records import AccessRecord, Reason
@@ -74,12 +75,14 @@ class Page(NamedTuple):
     Attributes:
         cost_s: the CPU time that it took. age_s: the time since it was made.
         problem: the reason why the text is not whole.
+        missing: nodes of the cluster that have not answered. The text is good all the same, without their part.
     """
 
     text: bytes
     cost_s: float = 0.0
     age_s: float = 0.0
     problem: str = ""
+    missing: tuple[str, ...] = ()
 
 
 class RateLimitedPage:
@@ -233,6 +236,7 @@ class OwnOverview:
 
     def __init__(self, plane: DataPlane, metrics: Callable[[], bytes], troubles: Callable[[], list[str]]) -> None:
         self._plane, self._registry, self._to_wall = plane, plane.registry, partial(_wall, plane)
+        self._node = plane.node or ""
         self._channels = RateLimitedPage(measured(lambda: self._listed(everything)))
         self._metrics = RateLimitedPage(measured(metrics))
         self._troubles = troubles
@@ -256,7 +260,7 @@ class OwnOverview:
         # A total over all channels would tell the caller about channels that it may not see.
         is_all = len(shown) == len(owned)
         model = ChannelsModel(
-            channels=[channel_model(channel, self._to_wall) for channel in shown],
+            channels=[channel_model(channel, self._to_wall, self._node) for channel in shown],
             readers=sum(channel.readers for channel in shown),
             bytes_held=self._registry.budget.used if is_all else sum(channel.bytes for channel in shown),
         )
@@ -275,7 +279,7 @@ class OwnOverview:
         except HTTPException as error:
             text = encode({"detail": error.detail}).decode()
             return Created(error.status_code, dict(error.headers or {}), text, reason)
-        text = channel_model(channel.statistics(), self._to_wall).model_dump_json()
+        text = channel_model(channel.statistics(), self._to_wall, self._node).model_dump_json()
         return Created(200 if existed else 201, {}, text)
 
 
@@ -293,28 +297,34 @@ def channels_router(plane: DataPlane, overview: Overview) -> APIRouter:
     """
     router = APIRouter(prefix="/api/v1/channels", tags=["channels"])
     registry = plane.registry
-    to_wall = partial(_wall, plane)
+    to_wall, node = partial(_wall, plane), plane.node or ""
 
     def to_us(now: float) -> Callable[[float], int]:
         began = now - plane.clock()  # the same for all segments of an answer
         return lambda at: round((began + at) * 1e6)
 
     def found(name: str, visible: MayManage) -> Channel:
-        channel = registry.channels.get(_checked(name, visible))
+        channel = registry.channels.get(checked(name, visible))
         if channel is None:
             raise HTTPException(404, "no such channel")
         return channel
 
     @router.get("", summary="List all channels", response_model=ChannelsModel)
     async def list_channels(visible: Visible) -> Response:
-        """With hundreds of channels the list may be a few seconds old: `Age` says how many."""
+        """With hundreds of channels the list may be a few seconds old: `Age` says how many.
+
+        In a cluster these are the channels of all nodes that answer; `unreachable` and the header `Lp-Trickle-Degraded`
+        name the others.
+        """
         page = await overview.channels(visible)
-        headers = {"Age": str(int(page.age_s))} if visible is everything or page.age_s >= 1 else None
+        headers = {"Age": str(int(page.age_s))} if visible is everything or page.age_s >= 1 else {}
+        if page.missing:
+            headers[wire.DEGRADED] = f"no answer from {', '.join(page.missing)}"
         return Response(page.text, headers=headers, media_type="application/json")
 
     @router.get("/{name}", summary="Describe a channel", responses={404: {"model": ProblemModel}})
     async def describe_channel(name: ChannelName, visible: Visible) -> ChannelModel:
-        return channel_model(found(name, visible).statistics(), to_wall)
+        return channel_model(found(name, visible).statistics(), to_wall, node)
 
     @router.get(
         "/{name}/segments",
@@ -351,13 +361,13 @@ def channels_router(plane: DataPlane, overview: Overview) -> APIRouter:
         responses={200: {"model": ChannelModel, "description": "It exists already"}, 400: {"model": ProblemModel}},
     )
     async def create_channel(new: NewChannelModel, request: Request, visible: Visible) -> Response:
-        made = await overview.create(_checked(new.name, visible), new.content_type)
+        made = await overview.create(checked(new.name, visible), new.content_type)
         _note(request, made.reason, made.headers)
         return Response(made.text, made.status, made.headers, "application/json")
 
     @router.delete("/{name}", summary="End a channel", responses={404: {"model": ProblemModel}})
     async def end_channel(name: ChannelName, request: Request, visible: Visible) -> ChannelModel:
-        channel = registry.channels.get(_checked(name, visible))
+        channel = registry.channels.get(checked(name, visible))
         store_half_chunks(registry.live(name))
         refusal = registry.end(name, plane.clock())
         if refusal is not None:
@@ -366,7 +376,7 @@ def channels_router(plane: DataPlane, overview: Overview) -> APIRouter:
             raise error
         assert channel is not None, "the registry has just ended it"
         await _stored(plane)
-        return channel_model(channel.statistics(), to_wall)
+        return channel_model(channel.statistics(), to_wall, node)
 
     @router.delete(
         "/{name}/segments/{seq}",
@@ -380,7 +390,7 @@ def channels_router(plane: DataPlane, overview: Overview) -> APIRouter:
         visible: Visible,
     ) -> SegmentModel:
         """A segment with bytes closes as truncated, one without as empty; its publisher is told. A closed one stays."""
-        channel = registry.live(_checked(name, visible))
+        channel = registry.live(checked(name, visible))
         segment = None if channel is None else channel.segments.get(seq)  # closing may evict it
         store_half_chunks(channel, seq)
         refusal = registry.close_segment(name, seq, plane.clock(), truncate=True)
@@ -395,7 +405,8 @@ def channels_router(plane: DataPlane, overview: Overview) -> APIRouter:
     return router
 
 
-def _checked(name: str, visible: MayManage) -> str:
+def checked(name: str, visible: MayManage) -> str:
+    """The channel's name, if it can be one, and the caller may see and manage it."""
     try:
         # Starlette has decoded the path; parse_channel would decode a percent sign in the name once more.
         channel = parse_channel(name.replace("%", "%25"))

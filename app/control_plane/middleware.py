@@ -11,7 +11,7 @@ from __future__ import annotations
 import asyncio
 import time
 from collections.abc import Callable
-from typing import Annotated, Final
+from typing import Annotated, Final, NamedTuple
 
 from fastapi import Depends, Request
 from starlette.datastructures import MutableHeaders
@@ -36,6 +36,9 @@ PERMISSION_OVER: Final = "tricklecast.permission_over"
 """A function of the time (seconds since 1970) that returns the reason for which the caller's permission has ended, or
 ``None`` while it holds. Missing without access control."""
 
+PASSED: Final = "tricklecast.passed"
+"""The way of a request that another node of a cluster has passed on (:class:`Passed`)."""
+
 HEALTH: Final = frozenset({"/healthz", "/readyz"})
 """Paths for load balancers; they need no token."""
 
@@ -57,6 +60,17 @@ _REASONS: Final = {
 """The reason of a refusal by its status, unless a middleware or route has set a more precise one."""
 
 MayManage = Callable[[str], bool]
+
+
+class Passed(NamedTuple):
+    """The way of a request through other nodes of a cluster.
+
+    Attributes:
+        hops: the names of these nodes, the oldest first. client: its name in the access log.
+    """
+
+    hops: tuple[str, ...]
+    client: str | None
 
 
 def everything(name: str) -> bool:
@@ -148,13 +162,15 @@ class RecordRequests(_Middleware):
             ip = plane.proxies.origin(ip, scope["headers"])
         certified = None if exchange is None else exchange.connection.certified
         ua, release = user_agent(dict(scope["headers"]).get(b"user-agent", b""))
+        passed: Passed | None = scope.get(PASSED)
         return AccessRecord(
             plane.wall_us(),
             node=plane.node,
             op=Op.API,
             method=scope["method"],
             path=scope["path"][:512],
-            client=certified or client_key(ip or "", ua),
+            client=certified or client_key(ip or "", ua) if passed is None else passed.client,
+            via=None if passed is None else passed.hops[-1],
             ip=ip,
             ua=ua,
             release=release,

@@ -36,6 +36,7 @@ class ChannelModel(BaseModel):
     """One channel."""
 
     name: str
+    node: str = Field(description="The name of the server that has the channel: in a cluster, its node.")
     state: Literal["live", "draining"] = Field(
         description="draining: the channel has ended and is still readable for a while."
     )
@@ -57,6 +58,9 @@ class ChannelsModel(BaseModel):
     channels: list[ChannelModel]
     readers: int
     bytes_held: int = Field(description="Bytes of memory for all segments.")
+    unreachable: list[str] = Field(
+        [], description="Nodes of the cluster that did not answer: their channels are missing."
+    )
 
 
 class SegmentModel(BaseModel):
@@ -94,15 +98,16 @@ class ProblemModel(BaseModel):
     detail: str
 
 
-def channel_model(statistics: ChannelStatistics, to_wall: Callable[[float], float]) -> ChannelModel:
+def channel_model(statistics: ChannelStatistics, to_wall: Callable[[float], float], node: str) -> ChannelModel:
     """Describe a channel.
 
     Args:
-        to_wall: turns the registry's clock into seconds since the epoch.
+        to_wall: turns the registry's clock into seconds since the epoch. node: that has it.
     """
     writing, preconnected = statistics.writing_seqs, statistics.preconnected_seqs
     return ChannelModel(
         name=statistics.name,
+        node=node,
         state="draining" if statistics.ended else "live",
         epoch=statistics.epoch,
         content_type=statistics.content_type,

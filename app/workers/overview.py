@@ -56,7 +56,8 @@ def _encoded(page: Page) -> bytes:
     return b"%f %f\n%b" % (page.cost_s, page.age_s, page.text)
 
 
-def _decoded(answer: bytes | NoAnswer) -> Page:
+def decoded(answer: bytes | NoAnswer) -> Page:
+    """The page of an answer; if there is none, the page has its problem."""
     if isinstance(answer, NoAnswer):
         return Page(b"", problem=str(answer))
     figures, _, text = answer.partition(b"\n")
@@ -78,7 +79,7 @@ class JoinedOverview:
 
     async def _joined(self, question: str, join: Callable[[Sequence[Page]], bytes], within_s: float) -> Page:
         """Ask all workers for a page, and join them. The cost is that of all pages, and of joining them."""
-        pages = [_decoded(answer) for answer in await self._questions.ask_all(question, within_s)]
+        pages = [decoded(answer) for answer in await self._questions.ask_all(question, within_s)]
         begun = time.thread_time()
         text = join(pages)
         cost_s = time.thread_time() - begun + sum(page.cost_s for page in pages)
@@ -90,7 +91,7 @@ class JoinedOverview:
         page = await self._channels.get()
         if page.problem:
             raise _later(page.problem)
-        return page if visible is everything else page._replace(text=_only(visible, page.text))
+        return page if visible is everything else page._replace(text=only(visible, page.text))
 
     async def create(self, name: str, content_type: str) -> Created:
         """Have a channel made by its owner."""
@@ -128,18 +129,19 @@ def joined_lists(pages: Sequence[Page]) -> bytes:
     lists = [orjson.loads(page.text) for page in pages if not page.problem]
     channels = sorted((channel for part in lists for channel in part["channels"]), key=itemgetter("created_at"))
     sums = {name: sum(part[name] for part in lists) for name in ("readers", "bytes_held")}
-    return orjson.dumps({"channels": channels, **sums})
+    return orjson.dumps({"channels": channels, **sums, "unreachable": []})
 
 
-def _only(visible: MayManage, text: bytes) -> bytes:
+def only(visible: MayManage, text: bytes) -> bytes:
     """Leave out channels that a caller may not see, also from the sums, which would tell of them."""
-    channels = orjson.loads(text)["channels"]
+    whole = orjson.loads(text)
+    channels = whole["channels"]
     shown = [channel for channel in channels if visible(channel["name"])]
     if len(shown) == len(channels):
         return text
     readers = sum(channel["readers"] for channel in shown)
     size = sum(channel["window"]["bytes"] for channel in shown)
-    return orjson.dumps({"channels": shown, "readers": readers, "bytes_held": size})
+    return orjson.dumps(whole | {"channels": shown, "readers": readers, "bytes_held": size})
 
 
 def joined_metrics(pages: Sequence[Page]) -> bytes:

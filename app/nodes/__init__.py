@@ -1,0 +1,1 @@
+"""The nodes of a cluster as one server: its channels, nodes, changes and dashboard, from any node."""
