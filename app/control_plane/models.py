@@ -59,7 +59,7 @@ class ChannelsModel(BaseModel):
     readers: int
     bytes_held: int = Field(description="Bytes of memory for all segments.")
     unreachable: list[str] = Field(
-        [], description="Nodes of the cluster that did not answer: their channels are missing."
+        default=[], description="Nodes of the cluster that did not answer: their channels are missing."
     )
 
 

@@ -151,10 +151,10 @@ class Face:
     ) -> None:
         self._plane, self._own, self._peers, self._directory, self._cluster = plane, own, peers, directory, cluster
         self.questions: NodeQuestions = cluster.feeds.questions
-        self.overview: Overview = NodesOverview(self, own, cluster)
+        self.overview = NodesOverview(self, own, cluster)
         self.nodes = nodes_router(self._listed, moving, peers.me)
         self._for_nodes = self._application()
-        self.questions.start({**overview_answers(own), "api": self._answer})
+        self.questions.start({**overview_answers(own), "create": self._create, "api": self._answer})
 
     # Where things are.
 
@@ -167,6 +167,15 @@ class Face:
             former = self._directory.former(channel)
             place = former if former is not None and former.reachable else None
         return None if place is None or place.node == self._peers.me else place
+
+    def is_new(self, channel: str) -> bool:
+        """Whether nobody has a channel, or its owner is out of reach."""
+        place = self._directory.place(channel)
+        return self._plane.registry.live(channel) is None and (place is None or not place.reachable)
+
+    def reachable(self, place: NodePlace) -> bool:
+        """Whether a node has renewed its lease, as far as this one knows."""
+        return self._directory.reachable(place.node)
 
     def others(self) -> list[Peer]:
         """The other nodes, those included that others take for dead: clients may reach them all the same."""
@@ -228,9 +237,9 @@ class Face:
         record: AccessRecord = scope[RECORD]
         passed: Passed | None = scope.get(PASSED)
         hops = (*(() if passed is None else passed.hops), self._peers.me)
-        if (loop := self._peers.looped(hops, place.node)) is not None:
+        if (loop := self._peers.looped(hops)) is not None:
             return loop
-        record.to = place.node
+        record.answered_by = place.node
         try:
             answer = await self.questions.ask(
                 place,
@@ -244,7 +253,7 @@ class Face:
                 client=record.client,
             )
         except NoAnswer as error:
-            record.to, record.reason, record.retry_after_ms = None, Reason.UNREACHABLE, RETRY_S * 1000
+            record.answered_by, record.reason, record.retry_after_ms = None, Reason.UNREACHABLE, RETRY_S * 1000
             return Response(
                 encode({"detail": str(error)}), 503, {"Retry-After": str(RETRY_S)}, media_type="application/json"
             )
@@ -253,6 +262,13 @@ class Face:
         if (wait_s := headers.get("retry-after")) is not None:
             record.retry_after_ms = int(wait_s) * 1000
         return Response(body, status, headers)
+
+    async def _create(self, asker: Asker, name: str, content_type: str) -> None:
+        try:
+            made = await self.overview.make(name, content_type)
+        except TrickleError as error:
+            made = Created(503, {"Retry-After": str(RETRY_S)}, encode({"detail": str(error)}).decode())
+        await asker.send(encode(tuple(made)))
 
     async def _answer(
         self, asker: Asker, method: str, path: str, query: str, hops: list[str], ip: str | None, client: str | None
@@ -338,19 +354,28 @@ class NodesOverview:
         return page if visible is everything else page._replace(text=only(visible, page.text))
 
     async def create(self, name: str, content_type: str) -> Created:
-        """Have a channel made by its owner: if it has none, the cluster decides."""
-        place = self._face.elsewhere(name)
+        """Have a channel made by its owner, or by the node at which a new one is to begin."""
+        place: NodePlace | None = self._face.elsewhere(name)
+        if place is None and not is_reserved(name) and self._face.is_new(name):
+            place = self._cluster.elsewhere()
         try:
-            if (place is None or not place.reachable) and not is_reserved(name):
-                await self._cluster.claim(name)
-                place = self._face.elsewhere(name)
-            if place is None:
-                return await self._own.create(name, content_type)
+            if place is None or not self._face.reachable(place):
+                return await self.make(name, content_type)
             answer = await self._face.questions.ask(place, "create", name=name, content_type=content_type)
         except TrickleError as error:
             text = encode({"detail": str(error)}).decode()
             return Created(503, {"Retry-After": str(RETRY_S)}, text, Reason.UNREACHABLE)
         return Created(*orjson.loads(answer))
+
+    async def make(self, name: str, content_type: str) -> Created:
+        """Make a channel here, unless the cluster decides that another node has it: then the client is to ask again.
+
+        Raises:
+            TrickleError: it cannot be taken over now.
+        """
+        if not is_reserved(name) and self._face.is_new(name):
+            await self._cluster.claim(name)
+        return await self._own.create(name, content_type)
 
     async def metrics(self) -> Page:
         """In Prometheus' text format."""

@@ -56,7 +56,7 @@ def test_a_channel_from_beginning_to_end(target: Target) -> None:
     assert created.status == 201
     described = content(created)
     assert described == {
-        "name": "life", "state": "live", "epoch": 1, "content_type": "video/mp2t", "next_seq": 0,
+        "name": "life", "node": "here", "state": "live", "epoch": 1, "content_type": "video/mp2t", "next_seq": 0,
         "window": {"segments": 0, "bytes": 0, "memory": 0, "earliest": 0, "evicted": dict.fromkeys(Eviction, 0)},
         "readers": 0, "bytes_in": 0, "bytes_out": 0,
         "publisher": {"connected": False, "writing": [], "preconnected": [], "orphaned": []},
