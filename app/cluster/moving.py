@@ -195,7 +195,8 @@ class Moving:
         # Others may begin until every node knows that this one takes none.
         while (names := owned_channels(registry).keys() - left.keys() - self.under_way.keys()) and loop.time() < until:
             await asyncio.gather(*map(give, names))
-        logger.info("%d channels have moved to other nodes, %d have not", moved, len(left))
+        if moved or left:
+            logger.info("%d channels have moved to other nodes, %d have not", moved, len(left))
         return Drained(moved, left)
 
     def look(self, now: float) -> None:
@@ -322,6 +323,7 @@ class Moving:
         replicas, registry = self._cluster.replicas, self._plane.registry
         if (held := replicas.want(name)) is None:
             logger.warning("%r is not taken: too many channels are held", name)
+            writer.transport.abort()
             return
         held.wanted += 1
 
