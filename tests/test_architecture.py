@@ -386,6 +386,26 @@ def _compiled() -> list[Path]:
     return sorted(path for path in found if path.name not in hook["exclude"])
 
 
+def test_compiled_classes_have_no_interpreted_subclass() -> None:
+    """Python would refuse to make an object of it, in the compiled server only."""
+    compiled = {path: "tricklecast." + ".".join(path.relative_to(ROOT).with_suffix("").parts) for path in _compiled()}
+    offenders = []
+    for package in PACKAGES:
+        for path in (ROOT / package).rglob("*.py"):
+            if path in compiled:
+                continue
+            nodes = list(ast.walk(_tree(path)))
+            imports = [node for node in nodes if isinstance(node, ast.ImportFrom) and node.module in compiled.values()]
+            native = {alias.asname or alias.name for node in imports for alias in node.names}
+            classes = [node for node in nodes if isinstance(node, ast.ClassDef)]
+            offenders += [
+                f"{path.relative_to(ROOT)}: {one.name}"
+                for one in classes
+                if any(isinstance(base, ast.Name) and base.id in native for base in one.bases)
+            ]
+    assert offenders == [], "compile the module, too: include in pyproject.toml"
+
+
 def test_compiled_modules_have_no_tuple_of_floats_alone() -> None:
     """Compiled code takes such a constant for one that was never set (mypyc issue 1183): write `tuple[float, ...]`."""
 

@@ -27,6 +27,7 @@ from tests.app.cluster.nodes import Nodes, Place, join, node, place_of, two_node
 from tests.app.data_plane.support import PATIENT, SlowPeer, pattern
 from tests.app.hostile.support import clock_of, exchange, received, statuses
 from tests.support.certificates import make_certificate
+from tests.support.compiled import needs_interpreter
 from tests.support.local import LocalServer
 from tests.support.waiting import WITHIN_S, eventually
 from tricklecast.analytics.lines import find_logs
@@ -513,6 +514,7 @@ def test_a_node_that_is_not_there(nodes: Nodes, target: Target) -> None:
 
 def test_a_node_that_closes_a_new_connection(nodes: Nodes, target: Target, monkeypatch: pytest.MonkeyPatch) -> None:
     """Before the request is sent: 503, as if there had been no connection."""
+    needs_interpreter()
     connect = forward._Pool._connect
 
     async def too_short(self: forward._Pool, plane: DataPlane) -> forward.Upstream:
@@ -535,6 +537,7 @@ def test_a_node_that_takes_no_connection_in_time(nodes: Nodes, target: Target, m
 
     Bodies that wait for a connection have a limit, too.
     """
+    needs_interpreter()
     listener = socket.socket()
     listener.bind(("127.0.0.1", 0))
     listener.listen(0)
@@ -748,6 +751,7 @@ def test_bytes_that_nobody_asked_for_end_a_connection(nodes: Nodes) -> None:
 
 def test_few_connections_rest_and_not_for_long(nodes: Nodes, monkeypatch: pytest.MonkeyPatch) -> None:
     """Beyond the limit they are closed when their request is over, and all of them after a while."""
+    needs_interpreter()
     monkeypatch.setattr(forward, "MAX_IDLE", 2)
     monkeypatch.setattr(forward, "IDLE_S", 0.3)
     with fake(nodes, "many") as there:

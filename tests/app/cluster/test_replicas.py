@@ -11,6 +11,7 @@ import pytest
 from tests.app.cluster.nodes import SECRET
 from tests.app.cluster.table import Member, Table, View, members
 from tests.app.data_plane.test_players import Live
+from tests.support.compiled import needs_interpreter
 from tests.support.waiting import WITHIN_S, eventually
 from tricklecast.app.cluster import forward, transport
 from tricklecast.app.cluster import replicas as module
@@ -484,6 +485,7 @@ def test_a_request_does_not_wait_for_ever_for_an_owner_out_of_reach() -> None:
 
 def test_requests_that_wait_go_on_when_one_has_reached_the_owner(monkeypatch: pytest.MonkeyPatch) -> None:
     """It was out of reach for a moment, and its lease goes on. They go on some at a time."""
+    needs_interpreter()
     monkeypatch.setattr(forward, "WAKE_BATCH", 1)
     with socket.socket() as listener:
         listener.bind(("127.0.0.1", 0))
