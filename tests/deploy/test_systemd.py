@@ -13,9 +13,13 @@ from typer.testing import CliRunner
 
 from tests.deploy.support import ROOT
 from tricklecast.app.cli import cli
+from tricklecast.app.cluster.moving import DRAIN_S
+from tricklecast.app.shutdown import LAST_S
 
 UNITS = ROOT / "deploy" / "systemd"
 SERVICE = (UNITS / "tricklecast.service").read_text(encoding="utf-8")
+NODE = (UNITS / "tricklecast-node.conf").read_text(encoding="utf-8")
+PROGRAM = "/opt/tricklecast/bin/tricklecast"
 
 
 def analyze(*arguments: str | Path) -> None:
@@ -34,20 +38,29 @@ def test_systemd_rates_the_service_ok() -> None:
 
 
 def test_systemd_understands_the_units(tmp_path: Path) -> None:
-    """Every key and value is known."""
-    (tmp_path / "tricklecast.service").write_text(SERVICE.replace("/opt/tricklecast/bin/tricklecast", "/bin/true"))
+    """Every key and value is known, also of a node of a cluster."""
+    node = tmp_path / "node" / "tricklecast.service"
+    (node.parent / "tricklecast.service.d").mkdir(parents=True)
+    node.write_text(SERVICE.replace(PROGRAM, "/bin/true"))
+    (node.parent / "tricklecast.service.d" / "node.conf").write_text(NODE.replace(PROGRAM, "/bin/true"))
+    analyze("verify", "--man=no", node)
+    (tmp_path / "tricklecast.service").write_text(SERVICE.replace(PROGRAM, "/bin/true"))
     shutil.copy(UNITS / "tricklecast.socket", tmp_path)
     analyze("verify", "--man=no", tmp_path / "tricklecast.service", tmp_path / "tricklecast.socket")
 
 
-def test_the_server_knows_the_units_options() -> None:
-    """The command line of the unit is one that `serve` takes."""
-    (command,) = re.findall(r"^ExecStart=\S+/tricklecast (.*)$", SERVICE, re.MULTILINE)
-    arguments = shlex.split(command.replace("${STATE_DIRECTORY}", "state").replace("${LOGS_DIRECTORY}", "logs"))
-    done = CliRunner().invoke(cli, [*arguments, "--show-config"], catch_exceptions=False)
+@pytest.mark.parametrize(("unit", "first_s"), [(SERVICE, 0.0), (NODE, DRAIN_S)], ids=["server", "node"])
+def test_the_server_knows_the_units_options(unit: str, first_s: float, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The command line and the environment of the unit are such as `serve` takes; a node moves its channels before."""
+    for name, value in re.findall(r"^Environment=(TRICKLECAST_\w+)=(\S+)$", unit, re.MULTILINE):
+        monkeypatch.setenv(name, value)
+    (command,) = re.findall(r"^ExecStart=\S+/tricklecast (.*)$", unit, re.MULTILINE)
+    for placeholder, value in {"${STATE_DIRECTORY}": "state", "${LOGS_DIRECTORY}": "logs", "%H": "box-1"}.items():
+        command = command.replace(placeholder, value)
+    done = CliRunner().invoke(cli, [*shlex.split(command), "--show-config"], catch_exceptions=False)
     assert done.exit_code == 0, done.output
     stop_s, deadline_s = (
         float(re.search(rf"^{name}\s*=\s*([\d.]+)", text, re.MULTILINE)[1])  # type: ignore[index]
-        for name, text in (("TimeoutStopSec", SERVICE), ("shutdown_deadline_s", done.output))
+        for name, text in (("TimeoutStopSec", unit), ("shutdown_deadline_s", done.output))
     )
-    assert stop_s > deadline_s + 30, "the server's own last resort comes before systemd's SIGKILL"
+    assert stop_s > first_s + deadline_s + LAST_S, "the server's own last resort comes before systemd's SIGKILL"
