@@ -3,19 +3,23 @@
 from __future__ import annotations
 
 import asyncio
+import json
 import os
 import signal
+import subprocess
 from contextlib import ExitStack
+from pathlib import Path
 
 import pytest
 
 from tests.app.cluster.table import members
+from tests.support.forked import forked
 from tests.support.local import local_server
 from tests.support.nats import nats_server
 from tests.support.peers import run
 from tests.support.ports import free_port
 from tests.support.server import RunningServer, serve
-from tests.support.waiting import until
+from tests.support.waiting import WITHIN_S, until
 from tricklecast import Channel, sync
 from tricklecast.publisher import Publisher, core
 from tricklecast.publisher import events as told
@@ -160,6 +164,28 @@ def test_when_no_node_answers_the_error_names_all(monkeypatch: pytest.MonkeyPatc
     rounds = [event for event in retries if event.delay_s]
     assert 1 <= len(rounds) <= 20
     assert len(retries) <= 3 * len(rounds) + 3
+
+
+def test_commands_take_several_urls(tmp_path: Path) -> None:
+    """With commas between them: they go on past a node that is not there, say so, and hide what is secret."""
+
+    def tricklecast(*arguments: str, stdin: bytes = b"") -> subprocess.CompletedProcess[bytes]:
+        return subprocess.run(forked(*arguments), input=stdin, capture_output=True, timeout=WITHIN_S, check=False)
+
+    with serve() as server:
+        dead = f"http://me:secret@127.0.0.1:{free_port()}"
+        urls = f"{dead}/cam,{server.base.replace('://', '://me:secret@')}/cam"
+        done = tricklecast("publish", urls, "-", "--raw", "--by", "line", "--leave-open", stdin=b"one\ntwo\n")
+        said = done.stderr.decode()
+        assert (done.returncode, "cannot connect to http://***@" in said, "secret" in said) == (0, True, False)
+        done = tricklecast("subscribe", urls, "--since", "1h", "--for", "500ms", "--json")
+        told = [json.loads(line) for line in done.stdout.splitlines()]
+        assert done.returncode == 0
+        assert [event["seq"] for event in told if event["event"] == "segment"] == [0, 1]
+        assert b"secret" not in done.stdout + done.stderr
+        for command in (("check", urls), ("subscribe", f"{urls},http://127.0.0.1/mic"), ("publish", f"{urls},x", "-")):
+            done = tricklecast(*command)
+            assert (done.returncode, b"secret" in done.stderr) == (2, False), command
 
 
 @pytest.mark.parametrize("ack", ["memory", pytest.param("quorum", marks=pytest.mark.long)])

@@ -53,16 +53,17 @@ def channel_urls(urls: URLs) -> tuple[ChannelURL, ...]:
     """Take the URLs of one channel apart, which name the nodes of a cluster.
 
     Raises:
-        InvalidInput: there is no URL, or they name different channels.
-        InvalidURL, InvalidChannelName: as :func:`channel_url`.
+        InvalidInput: there is no URL.
+        InvalidURL: they name different channels, or one of them is as for :func:`channel_url`.
+        InvalidChannelName: as for :func:`channel_url`.
     """
     parsed = tuple(dict.fromkeys(map(channel_url, split_urls(urls) if isinstance(urls, str) else urls)))
     if not parsed:
         raise InvalidInput("give at least one URL of the channel")
     for other in parsed:
         if other.channel != parsed[0].channel:
-            names = f"not {parsed[0].channel!r} and {other.channel!r}"
-            raise InvalidInput(f"all URLs must name the same channel, at other nodes of a cluster, {names}")
+            why = f"it names the channel {other.channel!r}; the first URL names {parsed[0].channel!r}"
+            raise InvalidURL(str(other), f"{why}: give URLs of one channel, at the nodes of a cluster")
     return parsed
 
 

@@ -27,7 +27,13 @@ def test_a_stream_key_names_the_channel(to: str, key: str, url: str) -> None:
     assert str(Channels(to).find(key, "")[0]) == url
 
 
-@pytest.mark.parametrize("to", [f"{BASE}cam", "nonsense/", "ftp://host/trickle/"])
+def test_a_stream_has_a_url_at_each_node_of_a_cluster() -> None:
+    """The key goes into each of them."""
+    found = Channels(f"{BASE},https://b/{{key}}?a=b").find("cam", "")
+    assert [str(url) for url in found] == [f"{BASE}cam", "https://b/cam?a=b"]
+
+
+@pytest.mark.parametrize("to", [f"{BASE}cam", f"{BASE},{BASE}cam", "nonsense/", "ftp://host/trickle/"])
 def test_a_url_for_all_streams_is_needed(to: str) -> None:
     """One channel is not enough for any number of streams."""
     with pytest.raises(InvalidInput):

@@ -50,7 +50,7 @@ def test_a_comma_within_a_url_belongs_to_it() -> None:
     ("urls", "why"),
     [
         ([], "give at least one URL"),
-        ("http://a/trickle/cam,http://b/trickle/mic", "the same channel.* not 'cam' and 'mic'"),
+        ("http://a/trickle/cam,http://b/trickle/mic", "names the channel 'mic'; the first URL names 'cam'"),
         ("", "not a usable URL"),
         (["http://a/cam", "ftp://b/cam"], "must begin with http"),
     ],
