@@ -105,7 +105,6 @@ class Bucket(Connection):
                 await self._watched.unsubscribe()
         prefix = len(f"$KV.{self.options.bucket}.")
         self._next, waiting = 1, True
-        ready = asyncio.Event()
 
         def is_synced() -> None:
             nonlocal waiting
@@ -136,8 +135,7 @@ class Bucket(Connection):
                 logger.exception("a fault in what watches the bucket")
                 self._break(f"a fault: {error!r}")
                 return
-            if pending == 0 and waiting:
-                await ready.wait()
+            if not pending:
                 is_synced()
 
         inbox = self._client.new_inbox()
@@ -164,7 +162,6 @@ class Bucket(Connection):
             raise Unreachable("the bucket is gone")
         if not made["num_pending"]:
             is_synced()
-        ready.set()
 
     @property
     def _stream(self) -> str:

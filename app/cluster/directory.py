@@ -42,6 +42,7 @@ import random
 from collections.abc import Awaitable, Callable, Mapping
 from contextlib import suppress
 from dataclasses import dataclass
+from itertools import islice
 from typing import Any, Final, NamedTuple
 
 import orjson
@@ -325,7 +326,7 @@ class Directory:
             return Unavailable(self.degraded or "the lease is in doubt")
         view.moving.add(channel)
         try:
-            new = Entry(view.owner(to, target.term), epoch, self.channels[channel].revision, False)
+            new = Entry(view.owner(to, target.term), epoch, view.revision(channel), False)
             await self._write(bucket, channel, new, given_by=self.me.name)
         except (Conflict, Unreachable) as error:
             # The write may still arrive. A write of our own over it decides which of the two was first.
@@ -555,13 +556,10 @@ class Directory:
         revision = await bucket.put(_key(channel), orjson.dumps(about), entry.revision, ttl_s=ttl_s)
         self.view.wrote(channel, entry, revision)
 
-    async def _refresh(self, bucket: AnyBucket, channel: str) -> None:
-        """Ask for a channel's key, since a write met another revision."""
-        known = self.channels.get(channel)
-        at = None if known is None else known.revision
+    async def _refresh(self, bucket: AnyBucket, channel: str, tried: int) -> None:
+        """A write has met another revision than this one: ask for the right one, unless the watch was quicker."""
         value, revision = await bucket.get(_key(channel))
-        now = self.channels.get(channel)
-        if now is known and (now is None or now.revision == at):  # or the watch was quicker, and this may be older
+        if self.view.revision(channel) == tried:
             self.view.correct(channel, value, revision)
 
     async def _settle(self, channel: str) -> None:
@@ -579,7 +577,7 @@ class Directory:
                 await self._write(bucket, channel, entry)
                 self.counters.put_back += 1
             except Conflict:
-                await self._refresh(bucket, channel)
+                await self._refresh(bucket, channel, entry.revision)
         raise Unreachable("others write the same key")
 
     def _kick(self) -> None:
@@ -589,22 +587,14 @@ class Directory:
             self._writing = asyncio.create_task(self._write_all())
 
     async def _write_all(self) -> None:
-        """Write until nothing is due that has not just failed; that is tried again at the next renewal."""
-        failed: set[str] = set()
-
-        async def settle(channel: str) -> None:
-            try:
-                await self._settle(channel)
-            except Unreachable as error:
-                failed.add(channel)
-                self.counters.errors += 1
-                logger.debug("what is due of %r could not be written: %s", channel, error)
-
-        with suppress(Unreachable):
+        """Write until nothing is due. After a failure the rest waits for the next renewal."""
+        try:
             await self._agree()
-        while due := [channel for channel in self.view.ready() if channel not in failed]:
-            for first in range(0, len(due), BATCH):
-                await asyncio.gather(*map(settle, due[first : first + BATCH]))
+            while due := list(islice(self.view.ready(), BATCH)):
+                await asyncio.gather(*map(self._settle, due))
+        except Unreachable as error:
+            self.counters.errors += 1
+            logger.debug("not everything could be written: %s", error)
 
     async def _agree(self) -> None:
         """Have one secret with all other nodes.
@@ -658,13 +648,13 @@ class Directory:
             is_live = entry is not None and not entry.ended
             if entry is not None and is_live and not await self._is_free(bucket, entry):
                 return Taken(view.place_of(entry))
-            revision, last = (0, 0) if entry is None else (entry.revision, entry.epoch)
+            revision, last = view.revision(channel), 0 if entry is None else entry.epoch
             goes_on = self._keeps_epochs and is_live and last >= at_least_epoch
             epoch = last if goes_on else max(last, at_least_epoch) + 1
             try:
                 await self._write(bucket, channel, Entry(view.myself, epoch, revision, False))
             except Conflict:
-                await self._refresh(bucket, channel)
+                await self._refresh(bucket, channel, revision)
                 continue
             if entry is not None and is_live and entry.owner.node != me:
                 self.counters.takeovers += 1

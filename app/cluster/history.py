@@ -38,18 +38,16 @@ from __future__ import annotations
 
 import asyncio
 import logging
-import random
 import secrets
 import time
 from collections import deque
 from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import dataclass
-from itertools import count
 from math import inf
 from typing import Final, NamedTuple
 
 from tricklecast.app.cluster.feed import Feed
-from tricklecast.app.cluster.jetstream import Conflict, Connection, NoStream, Unreachable
+from tricklecast.app.cluster.jetstream import Connection
 from tricklecast.app.cluster.records import FeedEnd, HeldSegment, Hello
 from tricklecast.app.cluster.streams import Streams
 from tricklecast.app.core.rules import OwnedChannel
@@ -72,9 +70,6 @@ MAX_WAITING: Final = 20_000
 
 SPARE: Final = 1 << 20
 """A generation may be so much longer than twice what the channel holds: small channels are not written again often."""
-
-BACKOFF_S: Final = (0.005, 0.5)
-"""First and longest pause before JetStream is asked again, times a random factor of 0.5 to 1."""
 
 _INSTANCE: Final = "history"  # stands for the start of the owner: the history goes on over several
 
@@ -116,11 +111,6 @@ class Stamp(NamedTuple):
             return cls(int(epoch), int(generation), int(live), int(first), int(reign), int(number), writer)
         except (KeyError, ValueError):
             return None
-
-
-async def rest(attempt: int) -> None:
-    """Pause after an attempt that has failed, the first one of which is 0."""
-    await asyncio.sleep(min(BACKOFF_S[0] * 2 ** min(attempt, 20), BACKOFF_S[1]) * random.uniform(0.5, 1.0))
 
 
 class Generation:
@@ -415,25 +405,18 @@ class Writer:
             _Anew: what was stored before is not there any more.
         """
         self._number += 1
-        stored, is_unsure = None, False
-        for attempt in count():
-            try:
-                connection = await self._streams.connected()
-                if is_unsure and (stored := await self._find(connection, generation)) is not None:
-                    break
-                is_unsure = True
-                live = (generation.number, generation.first) if switches else self._at
-                stamp = Stamp(self.channel.epoch, generation.number, *live, self._reign, self._number, self._token)
-                stored = await connection.publish(self.subject, data, stamp.headers(), self.last)
-                break
-            except Conflict:
-                self._counters["conflicts"] += 1
-            except NoStream:
-                await self._streams.look(self.stream.name)
-            except Unreachable as error:
-                self._streams.trouble(error)
-            await rest(attempt)
-        assert stored is not None
+        is_unsure = False  # whether it may have been stored already
+
+        async def attempt(connection: Connection) -> int:
+            nonlocal is_unsure
+            if is_unsure and (found := await self._find(connection, generation)) is not None:
+                return found
+            is_unsure = True
+            live = (generation.number, generation.first) if switches else self._at
+            stamp = Stamp(self.channel.epoch, generation.number, *live, self._reign, self._number, self._token)
+            return await connection.publish(self.subject, data, stamp.headers(), self.last)
+
+        stored = await self._streams.persist(self.stream, attempt)
         if not generation.first:
             generation.first, generation.follows = stored, self.last
         self.last, self._begun = stored, True

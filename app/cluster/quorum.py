@@ -20,11 +20,11 @@ from contextlib import aclosing, suppress
 from itertools import count
 from typing import Final, NamedTuple
 
-from tricklecast.app.cluster.history import Shared, Stamp, Start, Superseded, Writer, rest
-from tricklecast.app.cluster.jetstream import EXPECTED, Conflict, NatsOptions, NoStream, Unreachable
+from tricklecast.app.cluster.history import Shared, Stamp, Start, Superseded, Writer
+from tricklecast.app.cluster.jetstream import EXPECTED, Connection, NatsOptions, Unreachable
 from tricklecast.app.cluster.records import FeedError, HeldSegment
 from tricklecast.app.cluster.replica import OutOfMemory, Replica
-from tricklecast.app.cluster.streams import Stream, StreamOptions, Streams
+from tricklecast.app.cluster.streams import Stream, StreamOptions, Streams, rest
 from tricklecast.app.core.facts import ChannelCreated, Fact
 from tricklecast.app.core.registry import Registry
 from tricklecast.app.core.rules import OwnedChannel
@@ -220,30 +220,23 @@ class Quorum:
     async def _fence(self, name: str, epoch: int) -> tuple[Stamp, int]:
         """Write a message that ends the reign of the last owner; returns its headers and its number."""
         token, (stream, subject) = secrets.token_hex(6), self.streams.of(name)
-        for attempt in count():
-            try:
-                connection = await self.streams.connected()
-                last = await connection.last(stream.name, subject)
-                stamp = None if last is None else Stamp.of(last.headers)
-                if last is not None and stamp is not None and stamp.writer == token:
-                    return stamp, last.seq  # its answer had got lost
-                if (stamp is not None and stamp.epoch > epoch) or not await self._shared.confirmed(name, epoch):
-                    raise Superseded(f"{name!r} has another owner")
-                if last is None or stamp is None or stamp.epoch < epoch:
-                    stamp = Stamp(epoch, 0, 0, 0, 0, 0, token)
-                elif stamp.live and not stamp.first:
-                    stamp = stamp._replace(first=last.seq)
-                fence = stamp._replace(generation=stamp.live, reign=stamp.reign + 1, number=0, writer=token)
-                seq = await connection.publish(subject, b"", fence.headers(), 0 if last is None else last.seq)
-                return fence, seq
-            except Conflict:
-                pass  # somebody was faster
-            except NoStream:
-                await self.streams.look(stream.name)
-            except Unreachable as error:
-                self.streams.trouble(error)
-            await rest(attempt)
-        raise AssertionError("it ends with a fence only")
+
+        async def attempt(connection: Connection) -> tuple[Stamp, int]:
+            last = await connection.last(stream.name, subject)
+            stamp = None if last is None else Stamp.of(last.headers)
+            if last is not None and stamp is not None and stamp.writer == token:
+                return stamp, last.seq  # its answer had got lost
+            if (stamp is not None and stamp.epoch > epoch) or not await self._shared.confirmed(name, epoch):
+                raise Superseded(f"{name!r} has another owner")
+            if last is None or stamp is None or stamp.epoch < epoch:
+                stamp = Stamp(epoch, 0, 0, 0, 0, 0, token)
+            elif stamp.live and not stamp.first:
+                stamp = stamp._replace(first=last.seq)
+            fence = stamp._replace(generation=stamp.live, reign=stamp.reign + 1, number=0, writer=token)
+            seq = await connection.publish(subject, b"", fence.headers(), 0 if last is None else last.seq)
+            return fence, seq
+
+        return await self.streams.persist(stream, attempt)
 
     async def _read(self, replica: Replica, fence: Stamp, until: int) -> int:
         """Apply the live generation up to the fence, which is message ``until``; returns the bytes of it."""

@@ -15,16 +15,20 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import random
 from collections import Counter
-from collections.abc import Callable, Coroutine, Iterable, Mapping
+from collections.abc import Awaitable, Callable, Coroutine, Iterable, Mapping
 from dataclasses import dataclass, field
-from typing import Any, Final
+from itertools import count
+from typing import Any, Final, TypeVar
 from zlib import crc32
 
-from tricklecast.app.cluster.jetstream import Connection, Full, NatsOptions, Unreachable
+from tricklecast.app.cluster.jetstream import Conflict, Connection, Full, NatsOptions, NoStream, Unreachable
 from tricklecast.app.cluster.names import to_token
 
 logger = logging.getLogger("tricklecast.cluster")
+
+T = TypeVar("T")
 
 PARTITIONS: Final = 16
 
@@ -43,6 +47,9 @@ MAKE_S: Final = 5.0
 
 AGAIN_S: Final = 0.05
 """NATS is asked again so long after it was out of reach."""
+
+BACKOFF_S: Final = (0.005, 0.5)
+"""First and longest pause before JetStream is asked again, times a random factor of 0.5 to 1."""
 
 LOG_S: Final = 30.0
 """A trouble that lasts is logged so often."""
@@ -177,6 +184,22 @@ class Streams:
                     raise
             return self._connection
 
+    async def persist(self, stream: Stream, attempt: Callable[[Connection], Awaitable[T]]) -> T:
+        """Try until it succeeds, and make the stream if there is none. An attempt must do no harm if an earlier one has
+        been effective without an answer.
+        """
+        for number in count():
+            try:
+                return await attempt(await self.connected())
+            except Conflict:
+                self.counters["conflicts"] += 1
+            except NoStream:
+                await self.look(stream.name)
+            except Unreachable as error:
+                self.trouble(error)
+            await rest(number)
+        raise AssertionError("it ends with a success only")
+
     async def look(self, name: str) -> bool:
         """Look at a stream, and make it if there is none. Whether that has succeeded."""
         stream = self.by_name[name]
@@ -223,3 +246,8 @@ class Streams:
             self.trouble(Full(f"the stream {stream.name} has {stream.used} of {stream.room} bytes"))
         stream.held = is_held
         self._looked_at(stream, is_lost)
+
+
+async def rest(attempt: int) -> None:
+    """Pause after an attempt that has failed, the first one of which is 0."""
+    await asyncio.sleep(min(BACKOFF_S[0] * 2 ** min(attempt, 20), BACKOFF_S[1]) * random.uniform(0.5, 1.0))

@@ -26,7 +26,7 @@ from __future__ import annotations
 import logging
 import secrets
 from collections import deque
-from collections.abc import Callable, Container
+from collections.abc import Callable, Container, Iterator
 from dataclasses import dataclass
 from typing import Any, Final, NamedTuple, Protocol, TypeVar
 
@@ -101,6 +101,10 @@ class Entry:
 
     def __init__(self, owner: Owner, epoch: int, revision: int, ended: bool, missing: bool = False) -> None:
         self.owner, self.epoch, self.revision, self.ended, self.missing = owner, epoch, revision, ended, missing
+
+    def says(self, owner: Owner, epoch: int) -> bool:
+        """Whether the bucket says that the channel has this owner, in this epoch."""
+        return (self.owner, self.epoch, self.ended, self.missing) == (owner, epoch, False, False)
 
     def outranks(self, other: Entry) -> bool:
         """Whether this is the later one of two entries whose revisions tell nothing."""
@@ -223,6 +227,11 @@ class View:
         if node is None:
             return Place(name, "", entry.epoch, False)
         return Place(name, node.url, entry.epoch, node.term == term and self.reachable(name))
+
+    def revision(self, channel: str) -> int:
+        """Of its key, as far as it is known."""
+        entry = self.channels.get(channel)
+        return 0 if entry is None else entry.revision
 
     def owns(self, channel: str) -> bool:
         """Whether this node owns a channel, as far as it knows."""
@@ -357,11 +366,8 @@ class View:
         """The entry that the bucket should have instead of the one it has; ``None``: it is right."""
         entry, epoch, me = self.channels.get(channel), self.mine.get(channel), self.myself
         if epoch is not None:
-            if entry is None:
-                return Entry(me, epoch, 0, False)
-            is_known = not (entry.ended or entry.missing or channel in self.moving)
-            is_right = is_known and entry.epoch == epoch and entry.owner == me
-            return None if is_right or self._is_lost(entry, epoch) else Entry(me, epoch, entry.revision, False)
+            is_right = entry is not None and entry.says(me, epoch) and channel not in self.moving
+            return None if is_right or self._is_lost(entry, epoch) else Entry(me, epoch, self.revision(channel), False)
         if entry is None or not entry.epoch:
             return None
         if entry.missing:
@@ -374,23 +380,23 @@ class View:
         entry, epoch = self.channels.get(channel), self.mine.get(channel)
         if self.reading and (entry is None or entry.missing):
             return
-        if epoch is not None and entry is not None and self._is_lost(entry, epoch):
+        if epoch is not None and self._is_lost(entry, epoch):
             self.lose(channel)
-            epoch = None
-        wanted = self.wanted(channel)
-        if wanted is None or epoch is None:
-            self._lease.unsure.pop(channel, None)
-        else:
+        is_mine, wanted = channel in self.mine, self.wanted(channel)
+        if wanted is not None and is_mine:
             self._lease.unsure[channel] = None
-        if wanted is None or epoch is not None:
-            self.due.pop(channel, None)
         else:
+            self._lease.unsure.pop(channel, None)
+        if wanted is not None and not is_mine:
             self.due.setdefault(channel, self._clock() + (self._lease.lease_s if wanted is entry else self._stray_s))
+        else:
+            self.due.pop(channel, None)
 
-    def ready(self) -> list[str]:
+    def ready(self) -> Iterator[str]:
         """The channels of which something is to be written now."""
         now = self._clock()
-        return [*self._lease.unsure, *(channel for channel, at in self.due.items() if at <= now)]
+        yield from self._lease.unsure
+        yield from (channel for channel, at in self.due.items() if at <= now)
 
     def wrote(self, channel: str, entry: Entry, revision: int) -> None:
         """This entry was written."""
@@ -401,7 +407,7 @@ class View:
     def ended(self, channel: str, owner: Owner, epoch: int) -> None:
         """An epoch has ended, and the bucket has to be told so."""
         known = self.channels.get(channel)
-        entry = Entry(owner, epoch, 0 if known is None else known.revision, True, missing=True)
+        entry = Entry(owner, epoch, self.revision(channel), True, missing=True)
         self.channels[channel] = entry
         self.due[channel] = self._clock()
         self._moved(channel, known, entry)
@@ -428,9 +434,10 @@ class View:
             self.meta = {"secret": secrets.token_hex(32), "created": now_us}
         return None if self._found == self.meta else self.meta
 
-    def _is_lost(self, entry: Entry, epoch: int) -> bool:
-        if entry.epoch != epoch:
-            return entry.epoch > epoch
+    def _is_lost(self, entry: Entry | None, epoch: int) -> bool:
+        """Whether an entry takes a channel away that this node owns in this epoch."""
+        if entry is None or entry.epoch != epoch:
+            return entry is not None and entry.epoch > epoch
         return entry.owner.node != self._me or entry.owner.term > self.term
 
     def _lacks_something(self) -> bool:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import json
+import os
 import shutil
 import signal
 import subprocess
@@ -86,6 +87,7 @@ class NatsServer:
         """Let it stand still: it takes connections, and answers nothing."""
         assert self.process is not None
         self.process.send_signal(signal.SIGSTOP)
+        os.waitpid(self.process.pid, os.WUNTRACED)  # until it does
 
     def thaw(self) -> None:
         assert self.process is not None

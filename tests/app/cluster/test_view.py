@@ -234,10 +234,10 @@ def test_a_bucket_that_is_read_anew(site: Site) -> None:
     site.view.end()
     assert site.due() == (ME, 4, False)
     assert site.view.restoring
-    assert site.view.ready() == ["x"]
+    assert list(site.view.ready()) == ["x"]
     site.write()
     site.later(LEASE_S)
-    assert site.view.ready() == ["y"]
+    assert list(site.view.ready()) == ["y"]
     wanted = site.view.wanted("y")
     assert wanted is not None
     assert (wanted.epoch, wanted.revision) == (9, 2), "it replaces the older one"
