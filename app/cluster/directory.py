@@ -375,7 +375,7 @@ class Directory:
             if not self.view.term:
                 await self._register(bucket)
             await self._renew(bucket)
-            reading = asyncio.create_task(self._read(bucket))
+            reading = self._begin_to_read(bucket)
             while True:
                 self._tick()
                 if self._stopping:
@@ -387,7 +387,7 @@ class Directory:
                     raise Unreachable(bucket.closed.result())
                 if not self._stopping and await self._renew(bucket):
                     reading.cancel()
-                    reading = asyncio.create_task(self._read(bucket))
+                    reading = self._begin_to_read(bucket)
                 elif reading.done() and self.age_s > self.lease.lease_s:  # it should have brought four renewals
                     raise Unreachable("the watch brings nothing")
         finally:
@@ -501,6 +501,12 @@ class Directory:
                 await self._put_node(bucket, LEFT)
 
     # Reading.
+
+    def _begin_to_read(self, bucket: AnyBucket) -> asyncio.Task[None]:
+        reading = asyncio.create_task(self._read(bucket))
+        # When it is cancelled, it may fail instead, since its connection has ended: nobody asks why.
+        reading.add_done_callback(lambda task: task.cancelled() or task.exception())
+        return reading
 
     async def _read(self, bucket: AnyBucket) -> None:
         """Read all keys, or those that have changed since; then hear of every change."""

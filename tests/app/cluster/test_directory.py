@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import gc
 from functools import partial
 from random import Random
 from typing import Any
@@ -16,7 +17,9 @@ from tests.support.virtual_time import VirtualLoop
 from tests.support.waiting import WITHIN_S, until
 from tricklecast.app.cluster import directory as directories
 from tricklecast.app.cluster import view as views
-from tricklecast.app.cluster.directory import Claimed, NameInUse, Taken, Unavailable
+from tricklecast.app.cluster.bucket import AnyBucket
+from tricklecast.app.cluster.directory import Claimed, Directory, NameInUse, Taken, Unavailable
+from tricklecast.app.cluster.jetstream import Unreachable
 from tricklecast.app.cluster.lease import LeaseState
 from tricklecast.app.cluster.view import Place
 
@@ -274,6 +277,28 @@ async def test_a_key_that_is_deleted_is_put_back(nats: ModelNats) -> None:
             await until(partial(lambda old: a.channels["x"].revision > old + 1 and not a.channels["x"].missing, before))
         await until(lambda: b.channels["x"].revision == a.channels["x"].revision)
         assert await a.confirmed("x", 1)
+
+
+async def test_a_read_that_ends_with_its_connection_is_no_fault(
+    nats: ModelNats, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A wait that is cancelled may fail instead, since the connection has ended: nobody has to ask why."""
+
+    async def read(self: Directory, bucket: AnyBucket) -> None:
+        try:
+            await asyncio.get_running_loop().create_future()
+        except asyncio.CancelledError:
+            raise Unreachable("the connection has ended") from None
+
+    monkeypatch.setattr(Directory, "_read", read)
+    faults: list[dict[str, Any]] = []
+    asyncio.get_running_loop().set_exception_handler(lambda _, context: faults.append(context))
+    directory = make("a", nats)
+    await directory.start({}, 0.0)
+    await until(lambda: directory.lease.valid)
+    await directory.stop()
+    gc.collect()
+    assert faults == []
 
 
 async def test_an_epoch_outlives_its_key(nats: ModelNats) -> None:
