@@ -289,6 +289,14 @@ class Directory:
                 raise
             return Unavailable("this node stops")
 
+    async def look_up(self, channel: str) -> None:
+        """Ask for a channel of which this node has not heard: what the watch brings may be late."""
+        with suppress(Unreachable):
+            if (bucket := self._bucket) is not None:
+                value, revision = await bucket.get(_key(channel))
+                if value is not None and channel not in self.channels:
+                    self.view.correct(channel, value, revision)
+
     async def confirmed(self, channel: str, epoch: int) -> bool:
         """Whether a publisher of this epoch may be answered; in doubt NATS is asked, for the time of a lease at most.
 

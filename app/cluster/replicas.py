@@ -5,6 +5,9 @@ one feed, however many readers come. The read waits until the replica is there, 
 first attempt fails. A replica answers what its owner would answer alike (:mod:`app.data_plane.held`), and all else is
 forwarded. It ends :data:`KEEP_S` after its last reader.
 
+**A channel that nobody has**, as far as this node knows, may have begun elsewhere a moment ago: its publisher was
+answered, and the news is on its way. So NATS is asked before a request is answered 404.
+
 **The owner goes away.** The replica looks in the directory before each attempt to reach the owner, and its readers wait
 meanwhile. If a new owner has not all that is here, or there is another epoch, they are sent away with 503 and ask
 again, so no answer mixes two epochs. An owner that is asked and does not own the channel says so (421), which is an
@@ -24,7 +27,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Coroutine
 from dataclasses import dataclass, field
 from itertools import islice
 from typing import Final, Protocol
@@ -67,6 +70,12 @@ WAIT_S: Final = 2.0
 CLAIM_S: Final = 3.0
 """A request waits so long for the decision about its channel; the directory gives up after 2 s."""
 
+ASK_S: Final = 1.0
+"""A request waits so long to hear from NATS whether there is a channel of which this node has not heard."""
+
+MAX_ASKED: Final = 100
+"""Channels about which NATS is asked at a time. Requests for further ones that nobody has heard of are not found."""
+
 CLAIMS: Final = 2
 """Decisions for which one request waits: the first may be overtaken by another node that goes away at once."""
 
@@ -107,6 +116,9 @@ class Directory(Protocol):
 
     def owns(self, channel: str) -> bool:
         """Whether this node owns it."""
+
+    async def look_up(self, channel: str) -> None:
+        """Ask NATS where a channel is of which this node has not heard."""
 
     async def claim(self, channel: str, at_least_epoch: int = 0) -> object:
         """Try to own it, in an epoch above this one; :meth:`place` tells what was decided."""
@@ -324,6 +336,8 @@ class Cluster:
         self._deciding: dict[str, dict[Parked, None]] = {}
         # Claimed channels that have not begun here yet, with the time of the claim.
         self._unused: dict[str, tuple[int, float]] = {}
+        # By name: requests that wait to hear whether there is a channel of which this node has not heard.
+        self._asking: dict[str, dict[Parked, None]] = {}
         self._tasks: set[asyncio.Task[None]] = set()
         plane.registry.journal.subscribe(self._channel_ended, ChannelEnded)
 
@@ -356,7 +370,9 @@ class Cluster:
         if place is None or place.node == self._peers.me:
             if is_live and op not in READS and not self._directory.owns(name):
                 return self._wait_while_moving(connection, request, route)
-            return self._claim(connection, request, route) if self._is_free(request, route, place) else None
+            if self._is_free(request, route, place):
+                return self._claim(connection, request, route)
+            return self._ask(connection, request, route) if self._may_be_new(request, name, place) else None
         if not place.reachable and request.looks < CLAIMS and self._may_claim(op):
             return self._claim(connection, request, route)
         if op in READS and request.via is None and (held := self.replicas.want(name)) is not None:
@@ -509,9 +525,7 @@ class Cluster:
         request.looks += 1
         if name not in self._deciding:
             self._deciding[name] = {}
-            task = asyncio.get_running_loop().create_task(self._decide(name))
-            self._tasks.add(task)
-            task.add_done_callback(self._tasks.discard)
+            self._begin(self._decide(name))
         return _await(connection, request, route, CLAIM_S, self._deciding[name])
 
     def _wait_while_moving(self, connection: Caller, request: Request, route: Route) -> Reply | Exchange:
@@ -553,6 +567,34 @@ class Cluster:
             plane.fault("while a channel was claimed", error)
         finally:
             _wake(self._deciding.pop(name))
+
+    def _may_be_new(self, request: Request, name: str, place: ChannelPlace | None) -> bool:
+        """Whether a request may be for a channel that has begun elsewhere a moment ago."""
+        if place is not None or name in self._plane.registry.channels or request.via is not None or request.looks:
+            return False
+        return name in self._asking or (len(self._asking) < MAX_ASKED and not self._plane.registry.shutting_down)
+
+    def _ask(self, connection: Caller, request: Request, route: Route) -> Parked:
+        """Let a request wait until it is known whether its channel is at another node."""
+        request.looks += 1
+        name = route.channel
+        if name not in self._asking:
+            self._asking[name] = {}
+            self._begin(self._look_up(name))
+        return _await(connection, request, route, ASK_S, self._asking[name])
+
+    async def _look_up(self, name: str) -> None:
+        try:
+            await self._directory.look_up(name)
+        except Exception as error:
+            self._plane.fault("while a channel was looked up", error)
+        finally:
+            _wake(self._asking.pop(name))
+
+    def _begin(self, work: Coroutine[None, None, None]) -> None:
+        task = asyncio.get_running_loop().create_task(work)
+        self._tasks.add(task)
+        task.add_done_callback(self._tasks.discard)
 
     def _channel_ended(self, fact: Fact) -> None:
         if not is_reserved(fact.channel):

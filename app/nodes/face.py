@@ -29,9 +29,9 @@ from starlette.responses import Response
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from tricklecast.app.cluster.asking import ANSWER_S, SOON_S, Asker, NoAnswer
-from tricklecast.app.cluster.peers import NodePlace, Peers
+from tricklecast.app.cluster.peers import ChannelPlace, NodePlace, Peers
 from tricklecast.app.cluster.questions import NodeQuestions
-from tricklecast.app.cluster.replicas import ChannelPlace, Cluster
+from tricklecast.app.cluster.replicas import Cluster
 from tricklecast.app.control_plane.api import (
     Created,
     Overview,

@@ -68,6 +68,9 @@ class OnePlace:
     async def claim(self, channel: str, at_least_epoch: int = 0) -> None:
         """Nobody needs to."""
 
+    async def look_up(self, channel: str) -> None:
+        """All channels are known."""
+
     def ended(self, channel: str, epoch: int) -> None:
         """Nobody needs to know."""
 

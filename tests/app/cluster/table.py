@@ -38,6 +38,7 @@ class Table:
         rest: the node that has all other channels, if there is one.
         undecided: nothing is decided at present. moving: channels that are being handed over.
         claims: how many were made. epochs: the last one of each channel.
+        late: owners of which nobody hears who does not ask. asked: how often somebody did. faulty: it raises then.
     """
 
     urls: dict[str, str] = field(default_factory=dict)
@@ -49,6 +50,9 @@ class Table:
     moving: set[str] = field(default_factory=set)
     claims: int = 0
     epochs: dict[str, int] = field(default_factory=dict)
+    late: dict[str, tuple[str, int]] = field(default_factory=dict)
+    asked: int = 0
+    faulty: bool = False
 
 
 @dataclass
@@ -74,6 +78,14 @@ class View:
     def owns(self, channel: str) -> bool:
         """Whether this node has it."""
         return self.table.owners.get(channel, ("", 0))[0] == self.me and channel not in self.table.moving
+
+    async def look_up(self, channel: str) -> None:
+        """Hear of it."""
+        self.table.asked += 1
+        if self.table.faulty:
+            raise RuntimeError("a fault")
+        if (news := self.table.late.pop(channel, None)) is not None:
+            self.table.owners[channel] = news
 
     async def claim(self, channel: str, at_least_epoch: int = 0) -> object:
         """Own it, unless another node that can be reached does."""

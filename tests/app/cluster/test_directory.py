@@ -66,6 +66,19 @@ async def test_an_epoch_is_above_all_that_is_remembered(nats: ModelNats) -> None
         assert b.owns("x")
 
 
+async def test_a_channel_is_looked_up_that_the_watch_has_not_brought_yet(nats: ModelNats) -> None:
+    """A name that nobody has leaves nothing behind, and neither does a question without NATS."""
+    a, b = make("a", nats), make("b", nats)
+    await b.look_up("x")
+    async with running(a, b):
+        for number in range(50):
+            await claimed(a, f"c{number}")
+            await b.look_up(f"c{number}")
+            assert b.place(f"c{number}") == Place("a", "http://a:2939/trickle", 1, True)
+        await b.look_up("nobody")
+        assert "nobody" not in b.channels
+
+
 async def test_tombstones_that_a_node_knows_are_bounded(nats: ModelNats, monkeypatch: pytest.MonkeyPatch) -> None:
     """It forgets the oldest ones; the bucket does not, and tells their epochs to a claim."""
     monkeypatch.setattr(views, "MAX_TOMBSTONES", 3)

@@ -72,6 +72,34 @@ def test_what_a_replica_cannot_know_is_forwarded() -> None:
         assert b.server.plane.registry.channels["film"].next_seq == 4
 
 
+def test_a_channel_that_has_just_begun_elsewhere_is_found() -> None:
+    """Its publisher was answered before this node has heard of it. Readers who ask together ask NATS once."""
+    table = Table()
+    with members("a", "b", table=table) as (a, b):
+        film(a).publish(0, b"one")
+        table.late["film"] = table.owners.pop("film")
+        b.server.inside(lambda: setattr(b.server.plane.registry, "shutting_down", True))
+        assert film(b).get(0).status == 404
+        b.server.inside(lambda: setattr(b.server.plane.registry, "shutting_down", False))
+        assert table.asked == 0
+        readers = b.server.inside(lambda: [film(b).read(0) for _ in range(3)])
+        assert [reader.response().body for reader in readers] == [b"one"] * 3
+        assert table.asked == 1
+
+
+def test_a_name_that_nobody_has_is_not_found(monkeypatch: pytest.MonkeyPatch) -> None:
+    """NATS is asked, for some names at a time; also when it cannot answer, the answer is 404."""
+    table = Table()
+    with members("a", table=table) as (a,):
+        assert (film(a).get(0).status, film(a).get("next").status, table.asked) == (404, 404, 2)
+        table.faulty = True
+        assert film(a).get(0).status == 404
+        assert a.server.plane.faults == 1
+        monkeypatch.setattr(module, "MAX_ASKED", 0)
+        assert (film(a).get(0).status, table.asked) == (404, 3)
+        a.server.plane.faults = 0
+
+
 def test_a_replica_is_kept_for_a_while() -> None:
     """As long as it has a reader, and five seconds more; then nothing of it is left at either node."""
     with members("a", "b") as (a, b):
