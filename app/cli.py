@@ -76,6 +76,9 @@ COMMANDS: Final = {
         "tricklecast.subscriber.check.cli", "check", "Test a live channel: segments, timestamps, pace, latency.", _LIVE
     ),
     "health": Mount("tricklecast.app.health", "health", "Check the local server's health.", _SERVER),
+    "cluster status": Mount("tricklecast.app.nodes.cli", "status", "Show the nodes of a cluster.", _SERVER),
+    "cluster move": Mount("tricklecast.app.nodes.cli", "move", "Move a channel to another node.", _SERVER),
+    "cluster drain": Mount("tricklecast.app.nodes.cli", "drain", "Move all channels of a node to others.", _SERVER),
     "token create": Mount("tricklecast.app.access.cli", "create", "Sign an access token.", _SERVER, ("tokens", "jwt")),
     "token inspect": Mount(
         "tricklecast.app.access.cli", "inspect", "Show the claims of an access token.", _SERVER, ("tokens", "jwt")

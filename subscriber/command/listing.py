@@ -11,19 +11,17 @@ from datetime import datetime
 from typing import Any, Final
 from urllib.parse import quote
 
-import anyio
 import httpx
 
 from tricklecast.trickle.client.answers import first_line
 from tricklecast.trickle.client.arguments import channel_urls, server_url
-from tricklecast.trickle.client.transport import InvalidAnswer, TrickleTransport
+from tricklecast.trickle.client.control import ask, json_of
 from tricklecast.trickle.errors import ConnectionLost, RemoteProtocolError, TrickleError, error_for
 from tricklecast.trickle.paths import is_reserved
 from tricklecast.trickle.terminal import Bearer, size
 from tricklecast.trickle.wire import redacted, split_urls
 
 ROUTE: Final = "/api/v1/channels"
-TIMEOUT_S: Final = 10.0
 NEWEST_S: Final = 60.0
 """How far back the newest segment is looked for, in seconds."""
 
@@ -63,9 +61,9 @@ async def fetch_channels(url: str, tls: ssl.SSLContext | None = None, auth: Bear
         RemoteProtocolError: this is not a tricklecast server.
     """
     root = server_url(url)
-    response = await _ask(root, ROUTE, tls, auth)
+    response = await ask(root, ROUTE, tls, auth)
     status = response.status_code
-    match status, _json(response):
+    match status, json_of(response):
         case 200, {"channels": [*channels]} as answer if all(isinstance(channel, dict) for channel in channels):
             return dict(answer)
         case 200, None:
@@ -90,7 +88,7 @@ async def start_since(url: str, ago_s: float, tls: ssl.SSLContext | None = None,
         TrickleError: as :func:`fetch_channels`.
     """
     response = await _segments(url, f"since={ago_s * 1000:.0f}ms&limit=1", tls, auth)
-    match response.status_code, _json(response):
+    match response.status_code, json_of(response):
         case 200, {"epoch": int(epoch), "segments": [{"seq": int(seq)}, *_]}:
             return f"{seq}@{epoch}"
         case 200, {"segments": []}:
@@ -113,7 +111,7 @@ async def newest_began(url: str, tls: ssl.SSLContext | None = None, auth: Bearer
         response = await _segments(url, f"since={NEWEST_S:.0f}s", tls, auth)
     except TrickleError:
         return None
-    match response.status_code, _json(response):
+    match response.status_code, json_of(response):
         case 200, {"more": False, "segments": [*_, {"opened_at": str(opened_at)}]}:
             return time.monotonic() - max(0.0, time.time() - datetime.fromisoformat(opened_at).timestamp())
     return None
@@ -125,36 +123,12 @@ async def _segments(url: str, query: str, tls: ssl.SSLContext | None, auth: Bear
     route = f"{ROUTE}/{quote(channel_urls(url)[0].channel, safe='')}/segments?{query}"
     for one in urls[:-1]:
         with suppress(ConnectionLost):
-            return await _ask(server_url(one), route, tls, auth)
-    return await _ask(server_url(urls[-1]), route, tls, auth)
-
-
-async def _ask(root: str, route: str, tls: ssl.SSLContext | None, auth: Bearer | None) -> httpx.Response:
-    shown = redacted(root)
-    try:
-        async with httpx.AsyncClient(transport=TrickleTransport(tls or True), timeout=TIMEOUT_S, auth=auth) as client:
-            with anyio.fail_after(TIMEOUT_S):
-                return await client.get(root + route)
-    except InvalidAnswer as error:
-        raise RemoteProtocolError(detail=f"{shown}: {error}") from error
-    except TimeoutError as error:
-        raise ConnectionLost(detail=f"{shown}: no answer within {TIMEOUT_S:g} s") from error
-    except httpx.ConnectError as error:
-        raise ConnectionLost(detail=str(error), server=shown) from error
-    except httpx.TransportError as error:
-        raise ConnectionLost(detail=f"{shown}: {error or type(error).__name__}") from error
+            return await ask(server_url(one), route, tls, auth)
+    return await ask(server_url(urls[-1]), route, tls, auth)
 
 
 def _error(response: httpx.Response) -> TrickleError:
     return error_for(response.status_code, response.headers, detail=first_line(response.content))
-
-
-def _json(response: httpx.Response) -> Any:
-    """The body; ``None`` if it is not JSON."""
-    try:
-        return response.json()
-    except ValueError:
-        return None
 
 
 def print_channels(answer: dict[str, Any], *, as_json: bool = False) -> None:

@@ -36,9 +36,7 @@ def fetch(answer: httpx.Response | Exception, url: str = "http://host:2939/trick
         return answer
 
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(
-            "tricklecast.subscriber.command.listing.TrickleTransport", lambda tls: httpx.MockTransport(handler)
-        )
+        patch.setattr("tricklecast.trickle.client.control.TrickleTransport", lambda tls: httpx.MockTransport(handler))
         return asyncio.run(fetch_channels(url))
 
 

@@ -1,0 +1,232 @@
+"""The commands ``tricklecast cluster status``, ``move`` and ``drain``: they ask any node of a cluster.
+
+The module imports no client before a command runs, so that ``--help`` is quick.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import os
+import sys
+from contextlib import suppress
+from typing import Annotated, Any, Final
+from urllib.parse import quote
+
+import typer
+
+from tricklecast.trickle.errors import ConnectionLost, RemoteProtocolError, TrickleError
+from tricklecast.trickle.terminal import (
+    CaFile,
+    ClientCert,
+    ClientKey,
+    Token,
+    TokenFile,
+    bearer_for,
+    client_tls,
+    count,
+    option,
+)
+from tricklecast.trickle.wire import DEFAULT_PORT, redacted, split_urls
+
+WATCH_S: Final = 2.0
+"""``--watch`` looks again after this time."""
+
+CHANGE_S: Final = 60.0
+"""How long the answer to a move or a drain may take; the cluster gives up before."""
+
+_COLOURS: Final = {"serving": 32, "draining": 33, "restoring": 33}
+"""Of states, on a terminal; all others are red."""
+
+Url = Annotated[
+    str,
+    option(
+        "URL",
+        "Any URL on a node of the cluster; several with commas between: the first one that answers counts.",
+        "--url",
+    ),
+]
+AsJson = Annotated[bool, option(None, "Print the answer, as JSON.", "--json")]
+
+_HERE: Final = f"http://127.0.0.1:{DEFAULT_PORT}"
+
+
+async def status(
+    url: Url = _HERE,
+    watch: Annotated[bool, option(None, f"Look again every {WATCH_S:g} s, until stopped.", "--watch")] = False,
+    as_json: AsJson = False,
+    ca_file: CaFile = None,
+    cert: ClientCert = None,
+    key: ClientKey = None,
+    token: Token = None,
+    token_file: TokenFile = None,
+) -> None:
+    """Show the nodes of a cluster: a table on a terminal, tab-separated columns in a pipe.
+
+    The node that answers has a star. With --watch, a pipe gets the table again whenever it has changed, and with
+    --json one line each time.
+
+    Exit codes: 0 done; 1 an error; 2 wrong usage.
+
+    Examples:
+
+    \b
+      tricklecast cluster status --url http://node-a:2939
+      tricklecast cluster status --url http://node-a:2939,http://node-b:2939 --watch
+      tricklecast cluster status --json | jq '.nodes[] | select(.reachable | not).name'
+    """
+    server = _Server(url, client_tls(ca_file, cert, key), bearer_for(token, token_file))
+    shown = ""
+    while True:
+        try:
+            answer = await server.ask("GET", "/api/v1/nodes")
+            text = json.dumps(answer, indent=None if watch else 2, ensure_ascii=False) if as_json else table(answer)
+        except ConnectionLost as error:
+            if not watch:
+                raise
+            text = f"tricklecast: {error}"
+        if watch and sys.stdout.isatty() and not as_json:
+            text = f"\x1b[H\x1b[J{text}"
+        if text != shown:
+            sys.stdout.write(f"{text}\n")
+            sys.stdout.flush()
+            shown = text
+        if not watch:
+            return
+        await asyncio.sleep(WATCH_S)
+
+
+async def move(
+    channel: Annotated[str, typer.Argument(metavar="CHANNEL", help="The channel's name.")],
+    node: Annotated[str, typer.Argument(metavar="NODE", help="The name of the node that is to have it.")],
+    url: Url = _HERE,
+    as_json: AsJson = False,
+    ca_file: CaFile = None,
+    cert: ClientCert = None,
+    key: ClientKey = None,
+    token: Token = None,
+    token_file: TokenFile = None,
+) -> None:
+    """Move a channel to another node, at the end of the segment that is being written.
+
+    Its publishers and readers lose nothing.
+
+    Exit codes: 0 it is there; 1 it has not moved, or an error; 2 wrong usage.
+
+    Examples:
+
+    \b
+      tricklecast cluster move film b --url http://node-a:2939
+    """
+    server = _Server(url, client_tls(ca_file, cert, key), bearer_for(token, token_file))
+    answer = await server.ask("POST", f"/api/v1/channels/{quote(channel, safe='')}/move?to={quote(node, safe='')}")
+    typer.echo(json.dumps(answer, ensure_ascii=False) if as_json else f"{channel} is at {node}")
+
+
+async def drain(
+    node: Annotated[str, typer.Argument(metavar="NODE", help="The node's name.")],
+    url: Url = _HERE,
+    as_json: AsJson = False,
+    ca_file: CaFile = None,
+    cert: ClientCert = None,
+    key: ClientKey = None,
+    token: Token = None,
+    token_file: TokenFile = None,
+) -> None:
+    """Move all channels of a node to other nodes. It takes no new ones until it is started again.
+
+    A node that is stopped by SIGTERM does this by itself.
+
+    Exit codes: 0 all have moved; 1 some have not, or an error; 2 wrong usage.
+
+    Examples:
+
+    \b
+      tricklecast cluster drain a --url http://node-b:2939
+    """
+    server = _Server(url, client_tls(ca_file, cert, key), bearer_for(token, token_file))
+    answer = await server.ask("POST", f"/api/v1/nodes/{quote(node, safe='')}/drain")
+    left: dict[str, str] = answer["left"]
+    if as_json:
+        typer.echo(json.dumps(answer, ensure_ascii=False))
+    else:
+        typer.echo(f"{count(answer['moved'], 'channel')} moved from {node}")
+        for channel, why in left.items():
+            typer.echo(f"{_plain(channel)} has stayed: {_plain(why)}", err=True)
+    if left:
+        raise typer.Exit(1)
+
+
+class _Server:
+    """The nodes that are asked.
+
+    Args:
+        url: one or more, with commas between. tls, auth: as for all commands.
+    """
+
+    def __init__(self, url: str, tls: Any, auth: Any) -> None:
+        from tricklecast.trickle.client.arguments import server_url
+
+        self._roots = list(map(server_url, split_urls(url)))
+        self._tls, self._auth = tls, auth
+
+    async def ask(self, method: str, route: str) -> dict[str, Any]:
+        """The answer of the first node that can be reached.
+
+        Raises:
+            ConnectionLost: none can be. Refused: the cluster says no. RemoteProtocolError: it is no cluster.
+        """
+        from tricklecast.trickle.client.control import TIMEOUT_S, ask, json_of
+
+        within_s = TIMEOUT_S if method == "GET" else CHANGE_S
+        for root in self._roots[:-1]:
+            with suppress(ConnectionLost):
+                response = await ask(root, route, self._tls, self._auth, method=method, within_s=within_s)
+                break
+        else:
+            root = self._roots[-1]
+            response = await ask(root, route, self._tls, self._auth, method=method, within_s=within_s)
+        answer = json_of(response)
+        if response.status_code == 200 and isinstance(answer, dict):
+            return answer
+        detail = answer.get("detail") if isinstance(answer, dict) else None
+        if response.status_code in (404, 405) and detail in ("Not Found", "Method Not Allowed", None):
+            raise RemoteProtocolError(response.status_code, detail=f"{redacted(root)} is no node of a cluster")
+        raise TrickleError(_plain(str(detail or f"{redacted(root)} answers {response.status_code}")))
+
+
+def table(answer: dict[str, Any]) -> str:
+    """The nodes as a table on a terminal, as tab-separated columns in a pipe."""
+    is_terminal = sys.stdout.isatty()
+    is_coloured = is_terminal and "NO_COLOR" not in os.environ
+    rows = [["NODE", "STATE", "CHANNELS", "LOAD", "VERSION", "URL"]]
+    for node in answer["nodes"]:
+        state = str(node["state"]) if node["reachable"] or node["state"] in ("left", "deposed") else "unreachable"
+        name = f"{node['name']}{'*' if node['this'] else ''}"
+        rows.append(
+            [
+                _plain(str(cell))
+                for cell in (name, state, node["channels"], node["load"], node["version"] or "-", node["url"])
+            ]
+        )
+    if not is_terminal:
+        lines = ["\t".join(row) for row in rows]
+    else:
+        widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
+        lines = []
+        for row in rows:
+            padded = [
+                cell.rjust(width) if at in (2, 3) else cell.ljust(width)
+                for at, (cell, width) in enumerate(zip(row, widths, strict=True))
+            ]
+            if is_coloured and row is not rows[0]:
+                padded[1] = f"\x1b[{_COLOURS.get(row[1], 31)}m{padded[1]}\x1b[0m"
+            lines.append("  ".join(padded).rstrip())
+    if answer["degraded"]:
+        lines.append(f"The node that answers can decide nothing now: {_plain(answer['degraded'])}")
+    return "\n".join(lines)
+
+
+def _plain(text: str) -> str:
+    """Without control characters: another machine has sent it."""
+    return "".join(char if char.isprintable() else "?" for char in text)
