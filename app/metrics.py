@@ -10,10 +10,11 @@ import logging
 import platform
 from collections import Counter
 from collections.abc import Awaitable, Callable, Iterable, Iterator, Mapping
+from dataclasses import asdict
 from functools import partial
 from heapq import nlargest
 from itertools import accumulate
-from typing import Final, NamedTuple
+from typing import TYPE_CHECKING, Final, NamedTuple
 
 from fastapi import APIRouter, Response
 from prometheus_client import CONTENT_TYPE_LATEST, CollectorRegistry, ProcessCollector, generate_latest
@@ -23,6 +24,7 @@ from prometheus_client.registry import Collector
 from tricklecast.app.access.authorizer import Access
 from tricklecast.app.access_log import AccessLog
 from tricklecast.app.bus import ENDS, Bus
+from tricklecast.app.cluster.lease import LeaseState
 from tricklecast.app.cluster.leased import LeasedDurability
 from tricklecast.app.control_plane.api import Page
 from tricklecast.app.core.limits import Capacity, Limit
@@ -37,6 +39,9 @@ from tricklecast.app.usage import Use, lagging, limits_in_use
 from tricklecast.app.workers.link import Link
 from tricklecast.trickle import __version__
 from tricklecast.trickle.records import Reason
+
+if TYPE_CHECKING:
+    from tricklecast.app.cluster.member import Member
 
 PREFIX: Final = "tricklecast_"
 
@@ -100,6 +105,7 @@ class Metrics(Collector):
         dashboards: those that are open, if the server has web pages.
         reload: has the certificate, and the results of reloads.
         link: the ways to the other workers of the server, if there are any.
+        member: what makes the server a node of a cluster, if it is one.
     """
 
     def __init__(
@@ -111,6 +117,7 @@ class Metrics(Collector):
         dashboards: Capacity | None,
         reload: Reload,
         link: Link | None = None,
+        member: Member | None = None,
     ) -> None:
         rates = ChannelRates(plane.registry.channels, plane.clock, plane.options.metrics_channels)
         self._sources: tuple[Callable[[], Iterable[Metric]], ...] = (
@@ -127,6 +134,7 @@ class Metrics(Collector):
             partial(storage_metrics, plane),
             partial(_changes, bus),
             *([] if link is None else [partial(worker_metrics, link)]),
+            *([] if member is None else [partial(cluster_metrics, member)]),
         )
 
     def collect(self) -> Iterator[Metric]:
@@ -446,3 +454,47 @@ def worker_metrics(link: Link) -> Iterator[Metric]:
     yield _counter("questions_unanswered", "Questions to workers that got no answer.", link.questions.unanswered)
     yield _gauge("busy_channels", "Channels of this worker that all workers serve.", len(busy.spread))
     yield _gauge("replicas", "Channels of other workers that this one serves, too.", len(busy.held))
+
+
+def cluster_metrics(member: Member) -> Iterator[Metric]:
+    """The cluster as this node sees it, and what this node does for the others."""
+    directory, durability, moving = member.directory, member.durability, member.moving
+    state = directory.lease.state
+    states = {one.name.lower(): float(one is state) for one in LeaseState}
+    yield _gauges("cluster_lease", "1 for the state in which this node's lease is.", "state", states)
+    yield _gauge("cluster_degraded", "1 while this node can decide nothing about channels.", bool(directory.degraded))
+    age_s = directory.age_s
+    yield _gauge("cluster_directory_age_seconds", "Seconds since the directory has brought something.", age_s)
+    nodes = Counter(dict.fromkeys(("serving", "unreachable"), 0))
+    for node in directory.nodes.values():
+        nodes[node.state if node.over or directory.reachable(node.name) else "unreachable"] += 1
+    yield _gauges("cluster_nodes", "Nodes in the directory, as this node sees them.", "state", nodes)
+    events = asdict(directory.counters)
+    yield _counters("cluster_directory_events", "What has happened in the directory.", "event", events)
+    doubts: dict[str, float] = {
+        "waited": durability.waited, "refused": durability.refused, "unconfirmed": durability.unconfirmed
+    }  # fmt: skip
+    text = "Answers to publishers while the lease was in doubt: that waited, that were refused, that are weaker."
+    yield _counters("cluster_doubts", text, "outcome", doubts)
+    yield _counters(
+        "cluster_forwarded", "Requests that were passed on, by the node.", "node", member.forwarding.by_node
+    )
+    yield _counter(
+        "cluster_forwards_failed", "Requests passed on that the node did not answer.", member.forwarding.failed
+    )
+    yield _counter(
+        "cluster_questions_unanswered", "Questions to nodes that got no answer.", member.feeds.questions.unanswered
+    )
+    refusals: dict[str, float] = {"forged": member.peers.forged, "loop": member.peers.loops}
+    yield _counters("cluster_refusals", "Requests that no node had signed, or that went in a circle.", "why", refusals)
+    yield _gauge("cluster_replicas", "Channels of other nodes that are held here.", len(member.replicas.held))
+    text = "Reads that were passed on since too many channels are held."
+    yield _counter("cluster_replicas_refused", text, member.replicas.refused)
+    yield _gauge("cluster_feeds", "Feeds of channels that this node sends to others.", len(member.feeds.sending))
+    text = "Feeds that this node has ended; with lag, since the other node was too slow."
+    yield _counters("cluster_feeds_ended", text, "reason", {str(why): n for why, n in member.feeds.ends.items()})
+    yield _gauge("cluster_moves_under_way", "Channels that are being moved to other nodes.", len(moving.under_way))
+    moves = {str(outcome): float(n) for outcome, n in moving.counters.items()}
+    yield _counters("cluster_moves", "Moves of channels that have ended.", "outcome", moves)
+    history = {} if member.quorum is None else member.quorum.counters
+    yield _counters("cluster_history_events", "What has happened to the histories in NATS.", "event", history)

@@ -267,7 +267,7 @@ class Node:
             self.feed = DashboardFeed(self.plane, events, uses, numbers=numbers, others=dashboards_of)
         # The feeds of other workers have one follower, the front's.
         dashboards = None if self.feed is None or not is_front else self.feed.followers
-        metrics = Metrics(self.plane, self.log, self.access, self.bus, dashboards, self.reload, self.link)
+        metrics = Metrics(self.plane, self.log, self.access, self.bus, dashboards, self.reload, self.link, self.member)
         text = metrics_text(metrics, None if worker is None else worker.number)
         overview: Overview = OwnOverview(self.plane, text, partial(troubles, self.plane, self.log, self.member))
         self.answers: dict[str, Answerer] = {}  # to the questions of other workers

@@ -18,6 +18,7 @@ from __future__ import annotations
 import asyncio
 import logging
 import ssl
+from collections import Counter
 from collections.abc import Callable
 from functools import partial
 from typing import Final
@@ -27,7 +28,7 @@ from tricklecast.app.clock import to_us
 from tricklecast.app.cluster.forward import CONNECT_S, PEER_TIMEOUT_S
 from tricklecast.app.cluster.peers import NodePlace, NodeUrl, Peers
 from tricklecast.app.cluster.questions import NodeQuestions
-from tricklecast.app.cluster.records import FeedError
+from tricklecast.app.cluster.records import FeedEnd, FeedError
 from tricklecast.app.cluster.transport import TURN_BYTES, put, send_feed
 from tricklecast.app.core.rules import OwnedChannel
 from tricklecast.app.data_plane.context import DataPlane, Serve
@@ -73,7 +74,7 @@ class Feeds:
 
     Attributes:
         sending: the feeds that are sent at present, with the channel of each. sent: how many have begun so far.
-        refused: requests for a channel that was not here.
+        refused: requests for a channel that was not here. ends: how those that were sent to their end have ended.
         adopt: serves a node that gives a channel of this name away; ``None``: this one takes none.
         questions: to other nodes, and their answers, on connections of the same kind.
     """
@@ -89,6 +90,7 @@ class Feeds:
         self._plane, self._peers, self._place, self._owns, self._tls = plane, peers, place, owns, tls
         self.sending: dict[asyncio.Task[None], OwnedChannel] = {}
         self.sent = self.refused = 0
+        self.ends: Counter[str] = Counter(dict.fromkeys(FeedEnd, 0))
         self.adopt: Callable[[str], Serve] | None = None
         self.questions = NodeQuestions(partial(self.ask, what=QUESTION))
 
@@ -129,7 +131,8 @@ class Feeds:
         self.sending[task] = channel
         self.sent += 1
         try:
-            await send_feed(channel, reader, writer, self._plane.registry, to_us)
+            over = await send_feed(channel, reader, writer, self._plane.registry, to_us)
+            self.ends[over] += 1
         except FeedError as error:
             logger.warning("node %s follows %r no more: %s", to, channel.name, error)
         except OSError as error:

@@ -36,6 +36,7 @@ import os
 import socket
 import ssl
 import struct
+from collections import Counter
 from collections.abc import Callable
 from math import inf
 from typing import ClassVar, Final
@@ -744,7 +745,7 @@ class Forwarding:
         waits_s: a request waits for this time if the owner of its channel cannot be reached, and may be alive.
 
     Attributes:
-        forwarded: requests that went to another node.
+        by_node: requests that went to another node, by its name.
         failed: those that it did not answer, since it could not be reached or went away.
         retried: those that were sent once more, since a connection that had rested was closed.
         connecting: connections that are being made.
@@ -759,17 +760,23 @@ class Forwarding:
         waits_s: float = 0.0,
     ) -> None:
         self.peers, self.place, self.waits_s = peers, place, waits_s
-        self.forwarded = self.failed = self.retried = 0
+        self.by_node: Counter[str] = Counter()
+        self.failed = self.retried = 0
         self.connecting: set[asyncio.Task[Upstream]] = set()
         self._tls = tls
         self._pools: dict[str, _Pool] = {}  # by the node's URL
+
+    @property
+    def forwarded(self) -> int:
+        """Requests that went to other nodes."""
+        return self.by_node.total()
 
     def begin(self, connection: Caller, request: Request, route: Route, place: NodePlace) -> Reply | Exchange:
         """Let another node answer a request that is allowed and well formed."""
         hops = (self.peers.me,) if request.via is None else (*request.via.hops, self.peers.me)
         if (loop := self.peers.looped(hops)) is not None:
             return loop
-        self.forwarded += 1
+        self.by_node[place.node] += 1
         pool = self._pools.get(place.url)
         if pool is None or pool.node != place.node:
             pool = self._pools[place.url] = _Pool(self, place)

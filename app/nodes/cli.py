@@ -5,7 +5,6 @@ The module imports no client before a command runs, so that ``--help`` is quick.
 
 from __future__ import annotations
 
-import asyncio
 import json
 import os
 import sys
@@ -75,6 +74,8 @@ async def status(
       tricklecast cluster status --url http://node-a:2939,http://node-b:2939 --watch
       tricklecast cluster status --json | jq '.nodes[] | select(.reachable | not).name'
     """
+    from asyncio import sleep
+
     server = _Server(url, client_tls(ca_file, cert, key), bearer_for(token, token_file))
     shown = ""
     while True:
@@ -93,7 +94,7 @@ async def status(
             shown = text
         if not watch:
             return
-        await asyncio.sleep(WATCH_S)
+        await sleep(WATCH_S)
 
 
 async def move(

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import socket
 from collections.abc import Callable, Iterable
 from itertools import chain
 from pathlib import Path
@@ -16,11 +17,12 @@ from tricklecast.app.access.authorizer import Access
 from tricklecast.app.access_log import AccessLog, LogShare
 from tricklecast.app.bus import Bus
 from tricklecast.app.changes import Changes
+from tricklecast.app.cluster.member import Member
 from tricklecast.app.control_plane.api import Page
 from tricklecast.app.core.limits import Limits
 from tricklecast.app.core.registry import Registry
 from tricklecast.app.data_plane.context import DataPlane, Options
-from tricklecast.app.metrics import Metrics, worker_metrics
+from tricklecast.app.metrics import Metrics, cluster_metrics, worker_metrics
 from tricklecast.app.reload import Reload
 from tricklecast.app.settings import load
 from tricklecast.app.workers.link import Link
@@ -93,12 +95,20 @@ def metrics_of(plane: DataPlane, log: AccessLog | None = None) -> Metrics:
     return Metrics(plane, log, access, bus, None, Reload(settings, access, plane))
 
 
+def _member() -> Member:
+    """A node that is in no cluster yet."""
+    with socket.create_server(("127.0.0.1", 0)) as listener:
+        settings = load({"cluster": "nats://127.0.0.1:1"}).settings
+        return Member(settings, "here", listener, DataPlane(Registry(Limits(), autocreate=True), Options()))
+
+
 def families() -> list[Family]:
     """In the order in which they are exposed."""
     plane = DataPlane(Registry(Limits(), autocreate=True), Options())
     log = AccessLog(Path("unused"), node=None, max_bytes=1, max_age_s=1, files=1, queue=1)
     worker = Worker(0, 2, socket_pairs(2), Shared(2), log=LogShare(), alive=-1, predecessors=0, status=-1)
     exposed = [*metrics_of(plane, log).collect(), *worker_metrics(Link(worker, plane, lambda: None))]
+    exposed += cluster_metrics(_member())
     worker.log.close()
     for sock in chain.from_iterable(worker.mesh):
         sock.close()
