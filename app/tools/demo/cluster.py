@@ -102,9 +102,11 @@ async def _show(stage: Stage, processes: Processes, server: str, levels: Iterabl
 
 async def _start_nats(processes: Processes, server: str) -> str:
     """Start it on a port that it chooses, and return its URL."""
-    folder = processes.folder
+    folder = processes.folder / "nats"
+    shutil.rmtree(folder, ignore_errors=True)  # of an earlier demonstration, whose channels have epochs
+    folder.mkdir()
     listen = ("-a", "127.0.0.1", "-p", "-1", "--ports_file_dir", folder)
-    process = await processes.start("nats", server, "-js", "-sd", folder / "nats", *listen)
+    process = await processes.start("nats", server, "-js", "-sd", folder, *listen)
     told = folder / f"{Path(server).name}_{process.pid}.ports"
     text = await eventually(lambda: told.exists() and told.read_text(), "NATS listens")
     return str(json.loads(text or "")["nats"][0])
@@ -113,10 +115,12 @@ async def _start_nats(processes: Processes, server: str) -> str:
 async def _start_nodes(processes: Processes, nats: str, level: str) -> dict[str, str]:
     """Start three nodes, wait until they have joined, and return the URL of each."""
     for name in NODES:
+        access_log = processes.folder / f"{level}-{name}.jsonl"
+        access_log.unlink(missing_ok=True)
         await processes.start(
             *(f"{level}-{name}", sys.executable, "-m", "tricklecast", "serve", "--port", "0", "--node", name),
             *("--cluster", nats, "--cluster-name", f"demo_{level}", "--cluster-lease-s", f"{LEASE_S}"),
-            *("--ack", level, "--access-log", processes.folder / f"{level}-{name}.jsonl", *_QUICK_END),
+            *("--ack", level, "--access-log", access_log, *_QUICK_END),
         )
     urls = {}
     for name in NODES:
