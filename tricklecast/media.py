@@ -29,6 +29,7 @@ from anyio import to_thread
 from tricklecast.publisher.media.publisher import FramesDropped, MediaPublisher, MediaStatistics
 from tricklecast.subscriber.media.frames import Frame, FrameReader, FrameStatistics, frames
 from tricklecast.trickle.backoff import Backoff
+from tricklecast.trickle.client.arguments import URLs
 from tricklecast.trickle.errors import ConnectionLost, Refused, SegmentsUnconfirmed, TrickleError
 
 __all__ = [
@@ -76,8 +77,8 @@ Function = Callable[[Any], Any | Awaitable[Any]]
 
 
 async def relay(
-    source: str,
-    target: str,
+    source: URLs,
+    target: URLs,
     function: Function,
     *,
     audio: bool = True,
@@ -99,8 +100,8 @@ async def relay(
     exception, the last segment is truncated, and the target's channel stays open for a successor.
 
     Args:
-        source: the channel to read.
-        target: the channel to publish.
+        source: the channel to read, or its URLs at the nodes of a cluster.
+        target: the channel to publish, likewise.
         function: any callable that takes a numpy array (HxWx3, uint8) and returns one, or ``None`` to drop the picture.
             It runs in a worker thread; if it or its ``__call__`` is ``async``, in the event loop. A result that can be
             awaited is awaited in the event loop.
