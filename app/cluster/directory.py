@@ -320,6 +320,12 @@ class Directory:
             self.view.ended(channel, self.view.myself, epoch)
             self._kick()
 
+    def left(self, channel: str, epoch: int) -> None:
+        """Another node goes on with this node's channel, as its history says; a bucket that was lost may not know."""
+        if self.view.mine.get(channel) == epoch:
+            self.view.disown(channel)
+            self.view.review(channel)
+
     async def hand_over(self, channel: str, epoch: int, to: str) -> bool | Unavailable:
         """Give a channel to another node, which goes on in the same epoch. From the call on this node owns it no more.
 

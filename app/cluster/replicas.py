@@ -126,6 +126,9 @@ class Directory(Protocol):
     def ended(self, channel: str, epoch: int) -> None:
         """This node's channel has ended."""
 
+    def left(self, channel: str, epoch: int) -> None:
+        """Another node goes on with this node's channel, whatever the directory says."""
+
 
 @dataclass(eq=False)
 class HeldChannel:
@@ -597,7 +600,12 @@ class Cluster:
         task.add_done_callback(self._tasks.discard)
 
     def _channel_ended(self, fact: Fact) -> None:
-        if not is_reserved(fact.channel):
+        assert isinstance(fact, ChannelEnded)
+        if is_reserved(fact.channel):
+            return
+        if fact.reason is EndReason.MOVED:
+            self._directory.left(fact.channel, fact.epoch)
+        else:
             self._directory.ended(fact.channel, fact.epoch)
 
 

@@ -106,6 +106,9 @@ class View:
         if self.table.owners.get(channel) == (self.me, epoch):
             self.table.former[channel] = self.table.owners.pop(channel)
 
+    def left(self, channel: str, epoch: int) -> None:
+        """It goes on elsewhere: that is in the table."""
+
 
 @dataclass(frozen=True)
 class Member:

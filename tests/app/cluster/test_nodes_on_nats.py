@@ -132,6 +132,26 @@ def test_with_a_quorum_a_channel_goes_on_in_its_epoch(nats: NatsServer) -> None:
         film(b).has(0, b"new", epoch=2)
 
 
+def test_a_fence_without_an_owner_ends_no_channel(nats: NatsServer) -> None:
+    """A node fenced the history, and then the bucket forgot that it had the channel: its former owner goes on in the
+    same epoch, with all that was acknowledged."""
+    settings = {"ack": "quorum", "cluster_name": "fenced"}
+    with node("a", nats, **settings) as a, node("b", nats, **settings) as b:
+        film(a).publish(0, b"one")
+        quorum = b.member.quorum
+        assert quorum is not None
+        quorum._shared.confirmed = _always
+        b.run(quorum._fence("film", 1))
+        assert film(a).post(1, b"two").status == 503
+        eventually(lambda: film(a).post(1, b"two").status == 200, what="a goes on with it")
+        film(a).has(0, b"one", epoch=1).has(1, b"two", epoch=1)
+        film(b).has(0, b"one", epoch=1).has(1, b"two", epoch=1)
+
+
+async def _always(channel: str, epoch: int) -> bool:
+    return True
+
+
 def test_an_owner_whose_lease_is_in_doubt_takes_no_byte_of_a_history(nats: NatsServer) -> None:
     """Another node may go on in the same epoch by now: the publisher is sent away, and nobody reads what it sent."""
     with node("a", nats, ack="quorum", cluster_name="doubt") as a:
