@@ -100,7 +100,7 @@ def test_the_image_can_be_a_node() -> None:
 
 
 class Dying(socketserver.ThreadingTCPServer):
-    """A node that is ready, and breaks off at every request.
+    """A node that is ready, breaks off at every request, and answers 503 if it is asked again.
 
     Attributes:
         got: the request lines.
@@ -123,6 +123,8 @@ class DyingOne(socketserver.StreamRequestHandler):
         if " /readyz " in line:
             self.wfile.write(b"HTTP/1.1 200 OK\r\nContent-Length: 0\r\nConnection: close\r\n\r\n")
         elif line:
+            if "?again" in line:
+                self.wfile.write(b"HTTP/1.1 503 Drains\r\nContent-Length: 0\r\nConnection: close\r\n\r\n")
             self.server.got.append(line.rpartition(" ")[0])
 
 
@@ -173,7 +175,7 @@ CHANNELS: Final = [f"channel-{number}" for number in range(16)]
 
 
 def test_a_read_survives_the_death_of_its_node(balancer: httpx.Client, server: LocalServer, dying: Dying) -> None:
-    """All requests for one channel go to one node; what it leaves without a byte of an answer goes to the next one."""
+    """All requests for one channel go to one node; what it does not answer, or with 503, goes to the next one."""
     for name in CHANNELS:
         assert httpx.post(f"http://127.0.0.1:{server.port}/trickle/{name}/0", content=b"x").status_code == 200
     dying.got.clear()
