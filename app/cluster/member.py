@@ -181,6 +181,8 @@ class Member:
 
     def lost(self, channel: str, epoch: int) -> None:
         """This node does not own the channel any more."""
+        if self.quorum is not None:
+            self.quorum.let_go(channel)  # its history goes on, and must not hear that the channel ends here
         self.cluster.lost(channel, epoch)
 
     def given(self, channel: str, epoch: int) -> bool:

@@ -121,17 +121,18 @@ class Quorum:
 
     def begin(self, channel: OwnedChannel) -> None:
         """Write the history of a channel that this node owns; those that are created here begin by themselves."""
-        self._end(channel.name)
+        self.let_go(channel.name)
         writer = Writer(channel, self._shared, self._starts.pop(channel.name, None))
         self._running[channel.name] = _Running(writer, self.streams.soon(self._write(writer)))
 
     async def release(self, channel: OwnedChannel) -> bool:
         """Write the rest, and nothing more: another node goes on with the channel. Whether all is stored."""
         stored = await self.flush(channel)
-        self._end(channel.name)
+        self.let_go(channel.name)
         return stored
 
-    def _end(self, name: str) -> None:
+    def let_go(self, name: str) -> None:
+        """Write no more of a channel, whatever happens to it here; who waits hears that it is not stored."""
         if (running := self._running.pop(name, None)) is not None:
             running.writer.over = True
             running.task.cancel()
@@ -191,7 +192,7 @@ class Quorum:
         return await asyncio.shield(task)
 
     async def _recover(self, name: str, epoch: int) -> OwnedChannel | None:
-        self._end(name)
+        self.let_go(name)
         if (before := self._registry.channels.get(name)) is not None and not before.ended:
             raise Unreachable(f"{before!r} is still here: let go of it first")
         replica = Replica(name, self._registry, self._clock, self._to_time, leave=self._leave)

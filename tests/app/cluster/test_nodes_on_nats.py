@@ -148,6 +148,19 @@ def test_a_fence_without_an_owner_ends_no_channel(nats: NatsServer) -> None:
         film(b).has(0, b"one", epoch=1).has(1, b"two", epoch=1)
 
 
+def test_a_channel_that_the_bucket_gives_to_a_lost_node_goes_on(nats: NatsServer) -> None:
+    """An older copy of the bucket names a node that is gone: the owner ends the channel here, and not its history."""
+    with node("a", nats, ack="quorum", cluster_name="older") as a:
+        film(a).publish(0, b"one")
+        bucket = a.directory._bucket
+        assert bucket is not None
+        older = b'{"node": "gone", "term": 1, "epoch": 1}'
+        a.run(bucket.put("channel.film", older, a.directory.channels["film"].revision))
+        eventually(lambda: not a.directory.owns("film"), what="the news")
+        eventually(lambda: film(a).post(1, b"two").status == 200, what="a goes on with it")
+        film(a).has(0, b"one", epoch=1).has(1, b"two", epoch=1)
+
+
 async def _always(channel: str, epoch: int) -> bool:
     return True
 
