@@ -207,16 +207,20 @@ class Act:
     Args:
         stage: gets the results of the steps, and the checks. processes: the nodes run in them.
         level: of acknowledgement. urls: of the nodes, by their names.
+
+    Attributes:
+        acked: the acknowledged segments, each with the time.
+        killed, killed_at: the segment in whose middle node a was killed, and the time.
+        live, late: the reader that was there, and the one that came later.
     """
 
     def __init__(self, stage: Stage, processes: Processes, level: str, urls: Mapping[str, str]) -> None:
         self._stage, self._processes, self._level = stage, processes, level
         self._urls = [f"{urls[name]}/film" for name in NODES]
         self._seqs = count()
-        self._acked: dict[int, float] = {}  # the acknowledged segments, each with the time
-        self._killed = 0  # the segment in whose middle the node was killed
-        self._killed_at = 0.0
-        self._live, self._late = Reader(self._from("b")), Reader(self._from("c"))
+        self.acked: dict[int, float] = {}
+        self.killed, self.killed_at = 0, 0.0
+        self.live, self.late = Reader(self._from("b")), Reader(self._from("c"))
 
     def _from(self, first: str) -> list[str]:
         """The channel at all nodes, beginning with one of them."""
@@ -236,7 +240,7 @@ class Act:
             raise failed.exceptions[0] from None
 
     async def _play(self, readers: asyncio.TaskGroup) -> None:
-        step, acked, live, late = self._stage.step, self._acked, self._live, self._late
+        step, acked, live, late = self._stage.step, self.acked, self.live, self.late
         async with Publisher(self._from("a"), on_event=self._hear) as publisher:
             with step("Publish at node a, read at node b") as detail:
                 reading = [readers.create_task(live.read())]
@@ -261,41 +265,42 @@ class Act:
                 for number in range(FRAMES):
                     if kills and number == FRAMES // 2:
                         self._processes.kill(f"{self._level}-a")
-                        self._killed, self._killed_at = seq, time.monotonic()
+                        self.killed, self.killed_at = seq, time.monotonic()
                     await segment.write(frame(seq, number))
                     await asyncio.sleep(FRAME_S)
 
     def _hear(self, event: PublisherEvent) -> None:
         if isinstance(event, SegmentPublished):
-            self._acked[event.receipt.seq] = time.monotonic()
+            self.acked[event.receipt.seq] = time.monotonic()
 
     # The verdict.
 
     def judge(self) -> None:
         """Say what was lost, and whether what is promised held."""
-        live, late, acked = self._live, self._late, self._acked
-        pause_s = min(at for seq, at in acked.items() if seq >= self._killed) - self._killed_at
+        live, late, acked = self.live, self.late, self.acked
+        is_quorum = self._level == "quorum"
+        pause_s = min(at for seq, at in acked.items() if seq >= self.killed) - self.killed_at
         limit_s = LEASE_S + SLACK_S
-        text = f"the publisher could not write for {pause_s:.1f} s, of at most {limit_s:g} s"
+        text = f"the publisher could not write for {pause_s:.1f} s (promised: at most {limit_s:g} s)"
         self._check(text, pause_s <= limit_s)
-        lost, epochs = acked.keys() - late.whole.keys(), set(late.whole.values())
-        if self._level == "quorum":
-            self._check(f"of {len(acked)} acknowledged segments {_listed(lost)} lost", not lost)
-            self._check("the channel went on in the same epoch", epochs == {1})
-        else:
-            in_dead = all(seq < self._killed for seq in lost)
-            text = (
-                f"{_listed(lost)} lost: the dead node alone had them" if lost and in_dead else f"{_listed(lost)} lost"
-            )
-            self._check(f"of {len(acked)} acknowledged segments {text}", in_dead)
+        lost = acked.keys() - late.whole.keys()
+        in_dead = {seq for seq in lost if seq < self.killed}  # the dead node alone had acknowledged them
+        text = f"acknowledged segments that are lost: {_listed(lost)} of {len(acked)}"
+        if in_dead and in_dead == lost:
+            text += "; the dead node alone had them"
+        self._check(text, lost <= (set() if is_quorum else in_dead))
+        if lost:
             self._check("a new reader is told of each of them", lost <= late.told)
-            self._check("the channel went on in the next epoch", epochs == {2})
+        epochs = {1 if is_quorum else 2}
+        text = f"the channel went on in the {'same' if is_quorum else 'next'} epoch"
+        self._check(text, set(late.whole.values()) == epochs)
         missed = acked.keys() - live.whole.keys()
-        text = f"the reader at node b had to wait for {live.longest_s:.1f} s, and missed {_listed(missed)}"
-        if self._level == "quorum":
-            self._check(text, not missed)
-        else:
-            self._check(f"{text}, of which it was told" if missed else text, missed <= live.told)
+        text = (
+            f"the reader at node b had to wait for {live.longest_s:.1f} s; segments that it missed: {_listed(missed)}"
+        )
+        if missed and missed <= live.told:
+            text += ", and it was told"
+        self._check(text, missed <= (set() if is_quorum else live.told))
         frames, wrong = live.frames + late.frames, live.wrong + late.wrong
         text = f"all {frames:,} frames that readers got are those that were published"
         self._check(f"{text}, but for {', '.join(wrong[:3])}" if wrong else text, not wrong)

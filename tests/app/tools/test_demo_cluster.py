@@ -40,14 +40,14 @@ def running(folder: Path) -> list[str]:
         (
             "memory",
             [
-                "of 17 acknowledged segments 0-5 lost: the dead node alone had them",
+                "acknowledged segments that are lost: 0-5 of 17; the dead node alone had them",
                 "a new reader is told of each of them",
                 "the channel went on in the next epoch",
             ],
         ),
         pytest.param(
             "quorum",
-            ["of 17 acknowledged segments none lost", "the channel went on in the same epoch"],
+            ["acknowledged segments that are lost: none of 17", "the channel went on in the same epoch"],
             marks=pytest.mark.long,
         ),
     ],
@@ -92,6 +92,33 @@ def test_a_process_that_dies_is_named(tmp_path: Path) -> None:
         asyncio.run(show("print('hello'); print('the port is taken'); exit(3)"))
     with pytest.raises(DemoFailed, match=r"^nats ended with exit code 0: it said nothing$"):
         asyncio.run(show(""))
+
+
+@pytest.mark.parametrize("level", ["memory", "quorum"])
+def test_a_broken_promise_is_told(level: str, tmp_path: Path) -> None:
+    """Segments 0 to 2 were acknowledged by the dead node, 3 to 5 by the next one. Each promise can be broken."""
+
+    def judged(pause_s: float = 1.0, lost: tuple[int, ...] = (), epoch: int = 0, **seen: set[int]) -> list[str]:
+        """The checks that do not hold, by their first words."""
+        stage = Stage(tmp_path, Console(file=StringIO()))
+        act = cluster.Act(stage, Processes(tmp_path), level, dict.fromkeys(cluster.NODES, ""))
+        act.killed, act.killed_at = 3, 100.0
+        act.acked = {seq: 100.0 + (pause_s if seq >= 3 else -seq) for seq in range(6)}
+        act.late.whole = dict.fromkeys(set(range(6)) - set(lost), epoch or (1 if level == "quorum" else 2))
+        act.live.whole = dict.fromkeys(set(range(6)) - seen.get("missed", set()), 1)
+        act.late.told, act.live.told = seen.get("told", set(lost)), seen.get("told", set())
+        act.judge()
+        return [" ".join(text.split()[1:4]) for text, holds in stage.checks if not holds]
+
+    quorum = level == "quorum"
+    assert judged() == []
+    assert judged(pause_s=cluster.LEASE_S + cluster.SLACK_S + 0.1) == ["the publisher could"]
+    assert judged(lost=(0, 1)) == (["acknowledged segments that"] if quorum else [])
+    assert judged(lost=(3,)) == ["acknowledged segments that"]
+    assert judged(lost=(1,), told=set())[-1] == "a new reader"
+    assert judged(epoch=3) == ["the channel went"]
+    assert judged(missed={3}) == ["the reader at"]
+    assert judged(missed={3}, told={3}) == (["the reader at"] if quorum else [])
 
 
 def test_a_wrong_frame_is_told() -> None:
