@@ -22,7 +22,6 @@ from tests.support.nats import BINARY
 from tests.support.ports import free_port
 from tests.support.waiting import WITHIN_S, eventually
 from tricklecast.app.cli import cli
-from tricklecast.app.cluster.moving import DRAIN_S
 from tricklecast.app.shutdown import LAST_S
 
 HAPROXY: Final = shutil.which("haproxy", path="/usr/sbin:/usr/local/sbin:/usr/bin")
@@ -61,7 +60,7 @@ def test_a_node_of_compose_is_told_its_own_name(name: str, monkeypatch: pytest.M
     assert shown["advertise_url"] == f'"http://{name}:2939"'
     assert shown["ack"] == '"quorum"'
     grace_s = float(service["stop_grace_period"].removesuffix("s"))
-    assert grace_s > DRAIN_S + float(shown["shutdown_deadline_s"]) + LAST_S
+    assert grace_s > float(shown["shutdown_deadline_s"]) + LAST_S
 
 
 def test_nodes_balancer_and_nats_of_compose_find_each_other() -> None:
@@ -239,5 +238,5 @@ def test_a_pod_is_a_node(monkeypatch: pytest.MonkeyPatch) -> None:
     assert container["readinessProbe"]["httpGet"]["path"] == "/readyz"
     assert container["livenessProbe"]["httpGet"]["path"] == "/healthz"
     pause_s = float(container["lifecycle"]["preStop"]["exec"]["command"][1])
-    least_s = pause_s + DRAIN_S + float(shown["shutdown_deadline_s"]) + LAST_S
+    least_s = pause_s + float(shown["shutdown_deadline_s"]) + LAST_S
     assert pod["terminationGracePeriodSeconds"] > least_s
