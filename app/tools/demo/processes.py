@@ -7,6 +7,7 @@ import os
 from asyncio.subprocess import DEVNULL, Process
 from collections.abc import Callable, Coroutine
 from pathlib import Path
+from signal import Signals
 from typing import Any, Final, Self, TypeVar
 
 from tricklecast.app.tools.demo.stage import DemoFailed
@@ -85,10 +86,11 @@ class Processes:
     async def _death(self) -> None:
         while True:
             for name, process in self._started.items():
-                if process.returncode is not None and name not in self._ending:
+                if (code := process.returncode) is not None and name not in self._ending:
                     said = self.log(name).read_text(errors="replace").split("\n")
                     last = next((line for line in reversed(said) if line.strip()), "it said nothing")
-                    raise DemoFailed(f"{name} ended with exit code {process.returncode}: {last.strip()}")
+                    how = f"ended with exit code {code}" if code >= 0 else f"was killed by {Signals(-code).name}"
+                    raise DemoFailed(f"{name} {how}: {last.strip()}")
             await asyncio.sleep(LOOK_S)
 
 

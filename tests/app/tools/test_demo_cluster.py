@@ -81,7 +81,7 @@ def test_sigterm_leaves_no_process(tmp_path: Path) -> None:
 
 
 def test_a_process_that_dies_is_named(tmp_path: Path) -> None:
-    """With its exit code and the last line that it said; whoever waits for it waits no longer."""
+    """With its exit code or signal, and the last line that it said; whoever waits for it waits no longer."""
 
     async def show(program: str) -> None:
         async with Processes(tmp_path) as processes:
@@ -92,6 +92,8 @@ def test_a_process_that_dies_is_named(tmp_path: Path) -> None:
         asyncio.run(show("print('hello'); print('the port is taken'); exit(3)"))
     with pytest.raises(DemoFailed, match=r"^nats ended with exit code 0: it said nothing$"):
         asyncio.run(show(""))
+    with pytest.raises(DemoFailed, match=r"^nats was killed by SIGKILL: it said nothing$"):
+        asyncio.run(show("import os; os.kill(os.getpid(), 9)"))
 
 
 @pytest.mark.parametrize("level", ["memory", "quorum"])
