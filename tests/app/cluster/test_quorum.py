@@ -92,6 +92,20 @@ async def test_a_deposed_owner_acknowledges_nothing(nats: NatsServer) -> None:
 
 
 @in_loop
+async def test_a_fence_ends_a_reign_whatever_the_directory_says(nats: NatsServer) -> None:
+    """A writer that meets the message of a later reign is deposed, though it is told that it owns the channel."""
+    shared = cluster(nats.url)
+    first, second = await shared.node(), await shared.node()
+    first.publish(0, b"a")
+    assert await first.stored()
+    assert await second.quorum.recover("c", 1) is not None
+    first.publish(1, b"of the deposed one")
+    assert not await first.stored()
+    assert first.lost == [("c", 1)]
+    await shared.stop()
+
+
+@in_loop
 async def test_an_owner_that_was_deposed_before_its_first_message(nats: NatsServer) -> None:
     """It asks the directory before it takes over from another one, so it does not depose its own successor."""
     shared = cluster(nats.url)

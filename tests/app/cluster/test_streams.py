@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Iterator
+from functools import partial
 from typing import Any
 
 import pytest
 
 from tests.app.cluster.quorums import Node, bodies, cluster, in_loop
+from tests.app.core.support import grant
 from tests.support.nats import NatsServer, nats_cluster, nats_server
 from tests.support.waiting import eventually, until
 from tricklecast.app.cluster import history, streams
@@ -156,6 +158,28 @@ async def test_a_part_that_is_missing(nats: NatsServer) -> None:
     assert successor.quorum.counters["damaged"] == 1
     assert successor.registry.channels["c"].ended
     await shared.stop()
+
+
+@in_loop
+async def test_a_part_of_a_segment_that_is_missing(nats: NatsServer) -> None:
+    """Its records alone would tell nothing: the messages do, each of which names the one before."""
+    shared = cluster(nats.url)
+    node = await shared.node()
+    writer = grant(node.registry, "c", 0)
+    for messages, part in enumerate((b"x", b"y", b"z"), 1):
+        node.channel().append(writer, [part * 100], 7.0)
+        await until(partial(_has_sent, node, messages))
+    found = await ask(node, "STREAM.INFO")
+    assert found is not None
+    await ask(node, "STREAM.MSG.DELETE", body={"seq": found["state"]["last_seq"] - 1})
+    successor = await shared.node()
+    assert await successor.recover() is None
+    assert successor.quorum.counters["damaged"] == 1
+    await shared.stop()
+
+
+def _has_sent(node: Node, messages: int) -> bool:
+    return len(node.way.stored) >= messages
 
 
 @in_loop
