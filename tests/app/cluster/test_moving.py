@@ -236,7 +236,7 @@ def test_a_new_channel_begins_where_there_is_least_to_do(trio: list[NatsNode]) -
     b.target.channel("stays").publish(0, b"x")
     assert b.directory.owns("stays")
     for one in trio:
-        one.server.inside(lambda one=one: setattr(one.member.moving, "_told_at", 0.0))  # as usual from now on
+        one.server.inside(partial(setattr, one.member.moving, "_told_at", 0.0))  # as usual from now on
 
 
 def test_a_node_that_stops_gives_its_channels_away(nats: NatsServer, trio: list[NatsNode]) -> None:
