@@ -66,7 +66,7 @@ DRAIN_S: Final = 20.0
 """All channels of a node have moved after this time, or stay."""
 
 AT_ONCE: Final = 8
-"""Channels that a node which drains moves at a time."""
+"""Channels that are fetched from a node at a time, while it gives many away. Then all wait for the ends of segments."""
 
 LOOK_S: Final = 0.005
 """How often an heir looks whether the next step has come."""
@@ -138,6 +138,7 @@ class Moving:
         self.counters: Counter[str] = Counter()
         self._plane, self._directory, self._cluster, self._quorum = plane, directory, cluster, quorum
         self._moves: set[asyncio.Task[Moved]] = set()
+        self._fetching = asyncio.Semaphore(AT_ONCE)
         self._told_at = plane.clock()  # when the load was told
         self._bytes = 0  # received and sent until then
         self._rate = 0.0  # bytes per second
@@ -150,7 +151,7 @@ class Moving:
         ends first. Readers stay where they are.
 
         Args:
-            to: the name of the other node. within_s: how long the segment may take.
+            to: the name of the other node. within_s: how long it may take until the segment has ended.
             force: after that time its publisher is sent away, and may send it again.
         """
         if channel in self.under_way:
@@ -162,7 +163,7 @@ class Moving:
         await asyncio.wait((task,), timeout=READY_S + within_s + 4 * STEP_S)
         if not task.done():
             return Moved(Outcome.UNDECIDED, "NATS has not answered; look again where the channel is")
-        return task.result()
+        return Moved(Outcome.REFUSED, "this node stops") if task.cancelled() else task.result()
 
     async def drain(self, within_s: float = DRAIN_S) -> Drained:
         """Give all channels away, to the nodes that have least to do; from now on this node takes no new ones.
@@ -175,22 +176,21 @@ class Moving:
         directory.me.draining = True
         directory.lease.wanted.set()
         loop = asyncio.get_running_loop()
-        until, free = loop.time() + within_s, asyncio.Semaphore(AT_ONCE)
+        until = loop.time() + within_s
         left: dict[str, Moved] = {}
         moved = 0
 
         async def give(channel: str) -> None:
             nonlocal moved
-            async with free:
-                for node in self._others()[:2]:
-                    node.load += 1  # until it tells its load itself
-                    left_s = max(0.0, until - loop.time())
-                    left[channel] = await self.move(channel, node.name, within_s=left_s, force=True)
-                    if left[channel].outcome is Outcome.MOVED:
-                        moved += 1
-                        del left[channel]
-                        return
-                left.setdefault(channel, Moved(Outcome.NO_NODE, "no other node takes channels"))
+            left[channel] = Moved(Outcome.NO_NODE, "no other node takes channels")
+            for node in self._others()[:2]:
+                node.load += 1  # until it tells its load itself
+                left_s = max(0.0, until - loop.time())
+                left[channel] = await self.move(channel, node.name, within_s=left_s, force=True)
+                if left[channel].outcome is Outcome.MOVED:
+                    moved += 1
+                    del left[channel]
+                    return
 
         # Others may begin until every node knows that this one takes none.
         while (names := owned_channels(registry).keys() - left.keys() - self.under_way.keys()) and loop.time() < until:
@@ -217,19 +217,19 @@ class Moving:
     async def _move(self, name: str, to: str, within_s: float, force: bool) -> Moved:
         directory, registry = self._directory, self._plane.registry
         owned, node = registry.live(name), directory.nodes.get(to)
+        loop = asyncio.get_running_loop()
+        until = loop.time() + within_s
         if owned is None or is_reserved(name) or not directory.owns(name):
             return Moved(Outcome.NOT_OWNER, f"this node does not own {name!r}")
         if node is None or node.name == directory.me.name or node.state != SERVING or not directory.reachable(to):
             return Moved(Outcome.NO_NODE, f"{to!r} is no other node that takes channels")
+        writer, is_released = None, False
         try:
-            reader, writer = await self._cluster.feeds.ask(_place(node), ADOPT, name)
-        except (OSError, TrickleError) as error:
-            return Moved(Outcome.REFUSED, f"{to!r} did not take it: {error or type(error).__name__}")
-        is_released = False
-        try:
-            await _hears(reader, b"ready\n", READY_S)
+            async with self._fetching:
+                reader, writer = await self._cluster.feeds.ask(_place(node), ADOPT, name)
+                await _hears(reader, b"ready\n", READY_S)
             self._cluster.part(owned)
-            await self._until_whole(owned, within_s, force)
+            await self._until_whole(owned, until - loop.time(), force)
             if self._quorum is not None:
                 is_released = True
                 if not await self._quorum.release(owned):
@@ -242,10 +242,11 @@ class Moving:
             return Moved(Outcome.MOVED)
         except _Failed as error:
             return error.moved
-        except OSError as error:
+        except (OSError, TrickleError) as error:
             return Moved(Outcome.REFUSED, f"{to!r} did not take it: {error or type(error).__name__}")
         finally:
-            writer.transport.abort()
+            if writer is not None:
+                writer.transport.abort()
             place = directory.place(name)
             if place is not None and place.node != directory.me.name:
                 self._cluster.gave(name)
