@@ -6,6 +6,7 @@ import asyncio
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
 from functools import partial
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -304,3 +305,25 @@ def test_while_nats_gives_no_answer_nobody_knows(nats: NatsServer, monkeypatch: 
         film(a).has(2, b"two", epoch=1)
         film(b).has(2, b"two", epoch=1)
         assert (a.directory.owns("film"), b.directory.owns("film")) in ((True, False), (False, True))
+
+
+def test_a_channel_with_a_data_directory_moves_away_and_back(
+    nats: NatsServer, trio: list[NatsNode], tmp_path: Path
+) -> None:
+    """A stream from storage goes on with what the window has; when the channel is back, all can be read again."""
+    a, _, _ = trio
+    with node("e", nats, cluster_name="trio", data_dir=tmp_path / "data", ack="journal", window_segments=2) as e:
+        channel, large = e.target.channel("kept"), b"x" * (8 << 20)
+        channel.publish(0, large, b"one", b"two", b"three")
+        knows(a, "e", "kept")
+        stream = channel.read("stream?start=0")
+        assert stream.head().status == 200  # it takes no more for now
+        assert move(e, "a", "kept") == Moved(Outcome.MOVED)
+        channel.publish(4, b"four")
+        stream.gets(large + b"twothreefour")
+        assert channel.get(1).status == 470
+        assert move(a, "e", "kept") == Moved(Outcome.MOVED)
+        channel.publish(5, b"five")
+        stream.gets(b"five")
+        for seq, body in enumerate((large, b"one", b"two", b"three", b"four", b"five")):
+            channel.has(seq, body, epoch=1)

@@ -168,6 +168,27 @@ async def test_a_channel_that_begins_again_or_is_given_without_its_history(nats:
 
 
 @in_loop
+async def test_an_owner_that_dies_before_it_has_written_all_leaves_the_history_before_it(nats: NatsServer) -> None:
+    """It has the channel from a replica, so it writes all anew: until that is done, a successor gets what was there."""
+    shared = cluster(nats.url)
+    first, second = await shared.node(), await shared.node(Way(dies_at=(3, True)))
+    first.publish(0, b"a")
+    assert await first.stored()
+    second.take()
+    second.registry.adopt(second.registry.replicate("c", 1, 1000.0), 1000.0)
+    for seq in range(5):
+        second.publish(seq, bytes(history.MESSAGE))
+    while second.way.sent < 3:
+        await asyncio.sleep(0.01)
+    await second.kill()
+    assert [headers["Trickle-Live"] != "0@0" for _, _, headers, _ in second.way.stored] == [True]
+    recovered = await (await shared.node()).recover()
+    assert recovered is not None
+    assert bodies(recovered) == {0: b"a"}
+    await shared.stop()
+
+
+@in_loop
 async def test_a_channel_that_has_ended(nats: NatsServer) -> None:
     """Its successor hears that it has ended; nothing of it goes on."""
     shared = cluster(nats.url)
