@@ -178,8 +178,7 @@ async def test_an_owner_that_dies_before_it_has_written_all_leaves_the_history_b
     second.registry.adopt(second.registry.replicate("c", 1, 1000.0), 1000.0)
     for seq in range(5):
         second.publish(seq, bytes(history.MESSAGE))
-    while second.way.sent < 3:
-        await asyncio.sleep(0.01)
+    await until(lambda: second.way.sent >= 3)
     await second.kill()
     assert [headers["Trickle-Live"] != "0@0" for _, _, headers, _ in second.way.stored] == [True]
     recovered = await (await shared.node()).recover()
