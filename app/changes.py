@@ -184,7 +184,10 @@ class Changes:
             became whole are left out, since most facts are of that kind and no listener wants them. Of one turn of the
             event loop they get :data:`MAX_UNHEARD` facts.
         watchers: called, soon after, when facts have been told. followers: requests that follow.
+        of_cluster: whether each node of a cluster has such a log, so that an index may be one of another node.
     """
+
+    of_cluster = False
 
     def __init__(
         self,
@@ -224,6 +227,11 @@ class Changes:
         registry.journal.subscribe(self._note, ChannelCreated, ChannelEnded, SegmentClosed)
 
     # For followers.
+
+    @property
+    def missing(self) -> list[str]:
+        """Nodes of the cluster that do not answer, by name: their facts may be missing."""
+        return []
 
     def check(self, after: int, instance: str | None = None) -> None:
         """Make sure that a follower can go on from an index.

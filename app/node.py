@@ -74,6 +74,7 @@ from tricklecast.app.data_plane.context import DataPlane, RecordSink
 from tricklecast.app.listener import is_loopback
 from tricklecast.app.masking import mask_for
 from tricklecast.app.metrics import Metrics, metrics_router, metrics_text
+from tricklecast.app.nodes.changes import ClusterChanges
 from tricklecast.app.nodes.face import Face, PassOn
 from tricklecast.app.reload import Reload
 from tricklecast.app.settings import Settings
@@ -271,7 +272,7 @@ class Node:
         text = metrics_text(metrics, None if worker is None else worker.number)
         overview: Overview = OwnOverview(self.plane, text, partial(troubles, self.plane, self.log, self.member))
         self.answers: dict[str, Answerer] = {}  # to the questions of other workers
-        self._followers = []  # of the facts of other workers
+        self._followers: list[LogFollower | ClusterChanges] = []  # of the facts of other workers, or nodes
         if self.link is not None:
             self.answers = {**overview_answers(overview), "facts": answer_facts(changes)}
             if self.feed is not None:
@@ -284,8 +285,9 @@ class Node:
             ]
         face = None  # of the cluster
         if (member := self.member) is not None:
-            face = Face(self.plane, overview, member.peers, member.directory, member.cluster, member.moving)
+            face = Face(self.plane, overview, changes, member.peers, member.directory, member.cluster, member.moving)
             overview = face.overview
+            self._followers.append(face.changes)
         # The application for everything outside the base path.
         self.control_plane = _control_plane(self, overview, face)
 
@@ -426,7 +428,7 @@ def _control_plane(node: Node, overview: Overview, face: Face | None = None) -> 
     )
     routers = [
         channels_router(plane, overview),
-        changes_router(plane, bus.changes),
+        changes_router(plane, bus.changes if face is None else face.changes),
         health_router(overview.troubles),
         metrics_router(overview.metrics),
     ]

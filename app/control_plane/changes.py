@@ -84,6 +84,9 @@ class ChangesModel(BaseModel):
     channels: list[LiveChannelModel] | None = Field(
         None, description="With `snapshot=1`: the live channels at `index`."
     )
+    unreachable: list[str] | None = Field(
+        None, description="Nodes of the cluster that do not answer: facts about their channels may be missing."
+    )
 
 
 class GoneModel(BaseModel):
@@ -155,7 +158,8 @@ class Follower:
         """Server-Sent Events, until there is a reason to end, which is the last event."""
         yield b"retry: %d\nid: %b\n\n" % (RETRY_MS, self._id(self.seen))
         if snapshot is not None:
-            yield self._event({"index": self.seen, "channels": snapshot}, b"snapshot")
+            data = {"index": self.seen, "channels": snapshot, **_missing(self.changes)}
+            yield self._event(data, b"snapshot")
         reason: str | None = None
         detail = ""
         while reason is None:
@@ -228,6 +232,8 @@ def changes_router(plane: DataPlane, changes: Changes) -> APIRouter:
             if not (at.isdecimal() and at.isascii() and len(at) <= 18):
                 return _problem("Last-Event-ID does not come from this server")
             after, instance = int(at), named or None
+        if changes.of_cluster and after is not None and instance is None:
+            return _problem("the index of another node means nothing here: send instance with after")
         await changes.catch_up()
         follower = Follower(changes, plane, request, query, visible, changes.index if after is None else after)
         if after is not None:
@@ -261,9 +267,15 @@ def changes_router(plane: DataPlane, changes: Changes) -> APIRouter:
         shown = {} if live is None else {"channels": live}
         facts = [change.as_dict() for change in found]
         where = {"instance": changes.instance, "index": follower.seen, "floor": changes.floor}
-        return _json(200, {**where, "changes": facts, **shown})
+        missing = _missing(changes)
+        headers = {wire.DEGRADED: f"no answer from {', '.join(changes.missing)}"} if missing else None
+        return _json(200, {**where, "changes": facts, **shown, **missing}, headers)
 
     return router
+
+
+def _missing(changes: Changes) -> dict[str, Any]:
+    return {"unreachable": missing} if (missing := changes.missing) else {}
 
 
 def _json(status: int, content: dict[str, Any], headers: dict[str, str] | None = None) -> Response:

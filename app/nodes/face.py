@@ -28,6 +28,7 @@ from fastapi.exceptions import RequestValidationError
 from starlette.responses import Response
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
+from tricklecast.app.changes import Changes
 from tricklecast.app.cluster.asking import ANSWER_S, SOON_S, Asker, NoAnswer
 from tricklecast.app.cluster.peers import ChannelPlace, NodePlace, Peers
 from tricklecast.app.cluster.questions import NodeQuestions
@@ -56,7 +57,9 @@ from tricklecast.app.control_plane.middleware import (
 from tricklecast.app.data_plane.context import DataPlane
 from tricklecast.app.data_plane.responses import Reply
 from tricklecast.app.encoding import encode
+from tricklecast.app.nodes.changes import ClusterChanges
 from tricklecast.app.nodes.routes import Moves, NodeModel, NodesModel, nodes_router
+from tricklecast.app.workers.facts import answer_facts
 from tricklecast.app.workers.overview import RETRY_S, decoded, only, overview_answers
 from tricklecast.trickle.errors import InvalidChannelName, TrickleError
 from tricklecast.trickle.paths import is_reserved, parse_channel
@@ -138,23 +141,32 @@ class Face:
     """The control plane of a cluster, at one node.
 
     Args:
-        plane, own: of this node. peers: its name. directory: knows the nodes. cluster: claims channels.
+        plane, own, changes: of this node. peers: its name. directory: knows the nodes. cluster: claims channels.
         moving: moves channels of this node.
 
     Attributes:
-        overview: of the cluster. nodes: the routes about nodes.
+        overview, changes: of the cluster. nodes: the routes about nodes.
         questions: to other nodes.
     """
 
     def __init__(
-        self, plane: DataPlane, own: Overview, peers: Peers, directory: Directory, cluster: Cluster, moving: Moves
+        self,
+        plane: DataPlane,
+        own: Overview,
+        changes: Changes,
+        peers: Peers,
+        directory: Directory,
+        cluster: Cluster,
+        moving: Moves,
     ) -> None:
         self._plane, self._own, self._peers, self._directory, self._cluster = plane, own, peers, directory, cluster
         self.questions: NodeQuestions = cluster.feeds.questions
         self.overview = NodesOverview(self, own, cluster)
         self.nodes = nodes_router(self._listed, moving, peers.me)
         self._for_nodes = self._application()
-        self.questions.start({**overview_answers(own), "create": self._create, "api": self._answer})
+        facts = answer_facts(changes)
+        self.changes = ClusterChanges(peers.me, self.questions, self.others, facts)
+        self.questions.start({**overview_answers(own), "facts": facts, "create": self._create, "api": self._answer})
 
     # Where things are.
 
@@ -177,17 +189,15 @@ class Face:
         """Whether a node has renewed its lease, as far as this one knows."""
         return self._directory.reachable(place.node)
 
-    def others(self) -> list[Peer]:
-        """The other nodes, those included that others take for dead: clients may reach them all the same."""
-        nodes = self._directory.nodes.values()
-        return [
-            Peer(one.name, one.url) for one in nodes if one.name != self._peers.me and one.url and one.state != LEFT
-        ]
+    def others(self) -> dict[str, Peer]:
+        """The other nodes by name, those included that others take for dead: clients may reach them all the same."""
+        nodes = (one for one in self._directory.nodes.values() if one.name != self._peers.me)
+        return {one.name: Peer(one.name, one.url) for one in nodes if one.url and one.state != LEFT}
 
     async def ask_others(self, question: str, within_s: float, **about: Any) -> dict[str, bytes | NoAnswer]:
         """The answers of all other nodes, by name. Those whose lease has ended get :data:`SOON_S`."""
         groups: tuple[list[Peer], list[Peer]] = [], []
-        for peer in self.others():
+        for peer in self.others().values():
             groups[self._directory.reachable(peer.node)].append(peer)
         gone, there = groups
         found = await asyncio.gather(

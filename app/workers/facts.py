@@ -42,16 +42,15 @@ import asyncio
 import logging
 import time
 from collections import deque
-from collections.abc import Iterable, Sequence
+from collections.abc import AsyncGenerator, Callable, Iterable, Sequence
 from contextlib import suppress
-from typing import Any, Final
+from typing import Any, Final, Protocol
 
 import orjson
 
 from tricklecast.app.changes import Change, Changes, IndexGone, LiveChannel, Snapshot
 from tricklecast.app.cluster.asking import SOON_S, Answerer, Asker, NoAnswer
 from tricklecast.app.storage.database import FactRow, Position
-from tricklecast.app.workers.questions import Questions
 
 _LOGGER = logging.getLogger(__name__)
 
@@ -176,6 +175,15 @@ def _row(change: Change) -> tuple[Any, ...]:
     return change.index, round(change.time * 1e6), *about
 
 
+class Follows(Protocol):
+    """The way to the logs of others (:meth:`Asking.follow`)."""
+
+    def follow(
+        self, whom: int, question: str, /, *, begun: Callable[[asyncio.StreamWriter], None] | None = None, **about: Any
+    ) -> AsyncGenerator[bytes]:
+        """Ask, and yield the frames of the answer."""
+
+
 class LogFollower:
     """The front's place in the log of another worker.
 
@@ -186,7 +194,7 @@ class LogFollower:
     """
 
     def __init__(
-        self, worker: int, questions: Questions, changes: Changes, position: Position | None, *, stored: bool
+        self, worker: int, questions: Follows, changes: Changes, position: Position | None, *, stored: bool
     ) -> None:
         self._worker, self._questions, self._changes, self._stored = worker, questions, changes, stored
         self._position = position

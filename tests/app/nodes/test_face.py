@@ -4,23 +4,16 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Iterator
-from functools import partial
-from typing import Any
 
 import httpx
-import orjson
 import pytest
 from fastapi import FastAPI
 
-from tests.app.cluster.test_nodes_on_nats import LEASE_S, NatsNode, film, node
+from tests.app.cluster.test_nodes_on_nats import NatsNode, film, node
+from tests.app.nodes.asking import ask, join_deaf
 from tests.support.nats import NatsServer, nats_server
-from tests.support.waiting import WITHIN_S, eventually, until
-from tricklecast.app.cluster.bucket import Bucket
-from tricklecast.app.cluster.directory import Claimed, Directory, NodeFacts
-from tricklecast.app.cluster.jetstream import NatsOptions
-from tricklecast.app.cluster.view import Place
+from tests.support.waiting import eventually
 from tricklecast.app.nodes.routes import NodesModel, nodes_router
-from tricklecast.app.tools.conformance.response import Response
 
 
 @pytest.fixture(scope="module")
@@ -28,13 +21,6 @@ def nats() -> Iterator[NatsServer]:
     """A server for all tests here."""
     with nats_server() as server:
         yield server
-
-
-def ask(one: NatsNode, method: str, path: str, body: Any = None) -> tuple[Response, Any]:
-    """Ask its control plane."""
-    sent = None if body is None else orjson.dumps(body)
-    response = one.target.ask(method, path, {"Content-Type": "application/json"}, sent)
-    return response, orjson.loads(response.body)
 
 
 def names(one: NatsNode) -> list[tuple[str, str]]:
@@ -155,35 +141,12 @@ def test_a_move_that_was_not_made_has_its_reason() -> None:
     asyncio.run(main())
 
 
-class Deaf:
-    """The listeners of a node that has nothing but its lease."""
-
-    def moved(self, channel: str, place: Place | None) -> None:
-        """It is not told."""
-
-    def lost(self, channel: str, epoch: int) -> None:
-        """It has nothing to lose."""
-
-    def given(self, channel: str, epoch: int) -> bool:
-        """It takes nothing."""
-        return False
-
-
 def test_a_node_that_does_not_answer_is_named(nats: NatsServer) -> None:
     """The list has the others' channels, and what is about the node alone gets 503."""
 
-    async def join() -> Directory:
-        connect = partial(Bucket.open, NatsOptions((nats.url,)), "c")
-        facts = NodeFacts("c", "http://127.0.0.1:1/trickle")
-        directory = Directory(connect, facts, Deaf(), lease_s=LEASE_S)
-        assert await directory.start({}, WITHIN_S)
-        await until(lambda: not directory.degraded)
-        assert isinstance(await directory.claim("lost"), Claimed)
-        return directory
-
     with node("b", nats) as b:
         b.target.channel("other").publish(0, b"two")
-        c = b.run(join())
+        c = b.run(join_deaf(nats))
         try:
             eventually(lambda: b.directory.place("lost"))
             response, listed = ask(b, "GET", "/api/v1/channels")
