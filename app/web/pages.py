@@ -118,7 +118,7 @@ def pages_router(settings: Settings, pages: Pages) -> APIRouter:
     async def index(request: Request) -> Response:
         if "text/html" not in request.headers.get("accept", ""):
             return PlainTextResponse(line)  # for curl
-        return pages.render("dashboard.html", has_reports=settings.reports is not None)
+        return pages.render("dashboard.html", has_reports=settings.reports is not None, is_node=bool(settings.cluster))
 
     @router.head("/watch/{channel}")
     @router.get("/watch/{channel}")

@@ -13,8 +13,10 @@ import pytest
 from playwright.sync_api import expect
 
 from tests.app.access.signing import SECRET, token
+from tests.app.cluster.test_nodes_on_nats import node
 from tests.support.browser import Watched, barriers
 from tests.support.local import LocalServer, local_server
+from tests.support.nats import nats_server
 from tests.support.server import serve
 from tests.support.waiting import WITHIN_S
 
@@ -344,3 +346,20 @@ def test_the_load_of_each_worker_is_shown(tab: Watched) -> None:
         channels = table.locator("tbody tr td:last-child").all_inner_texts()
         assert sorted(channels) == ["2", "2"]
         assert barriers(page) == []
+
+
+def test_the_nodes_of_a_cluster_and_the_channels_of_the_others_are_shown(tab: Watched) -> None:
+    """And a move, while the list is open. A node's name leads to its own dashboard."""
+    with nats_server() as nats, node("a", nats) as a, node("b", nats) as b:
+        for one, name in ((a, "here"), (b, "there")):
+            one.target.channel(name).publish(0, b"x")
+        page = tab.open(url(a.server))
+        table = page.get_by_role("region", name="Nodes")
+        expect(table.get_by_role("rowheader")).to_have_text(["a (this one)", "b"])
+        assert table.get_by_role("link").get_attribute("href") == f"http://127.0.0.1:{b.server.port}/"
+        table.get_by_text("Channels at other nodes").click()
+        expect(table.get_by_role("cell", name="there")).to_be_visible()
+        assert barriers(page) == []
+        httpx.post(url(b.server, "/api/v1/channels/here/move?to=b"), timeout=WITHIN_S).raise_for_status()
+        expect(table.get_by_role("cell", name="here", exact=True)).to_be_visible()
+        expect(table.get_by_role("listitem")).to_have_text(re.compile("here: a → b$"))

@@ -2,6 +2,7 @@
 
 import { byId, channelUrl, element, hasTokens, icon, signIn, token } from "./session.js";
 import { Tooltip, onColours, refreshColours } from "./dashboard/charts.js";
+import { Cluster } from "./dashboard/cluster.js";
 import { Detail } from "./dashboard/detail.js";
 import { Feed } from "./dashboard/feed.js";
 import { count, duration, time } from "./dashboard/format.js";
@@ -14,6 +15,7 @@ const model = new Model();
 const tooltip = new Tooltip();
 const strip = new Strip(model);
 const workers = new Workers(model);
+const cluster = new Cluster();
 const events = new Events(model, open);
 const list = new List(model, tooltip, (channel) => open(channel.name));
 const detail = new Detail(model, tooltip, close);
@@ -119,7 +121,7 @@ const main = byId("main");
 const loading = element("p", { className: "loading faint" }, "Loading the channels…");
 byId("status").append(status);
 const board = element("div", { className: "board" },
-  strip.box, workers.box, lost, toolbar, tabs,
+  strip.box, workers.box, cluster.box, lost, toolbar, tabs,
   element("div", { className: "columns" },
     element("div", { className: "left" }, loading, empty, nothing, list.box),
     element("div", { className: "right" }, detail.box, events.box)),
