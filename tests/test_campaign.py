@@ -114,6 +114,7 @@ def test_a_sound_story_breaks_no_promise() -> None:
         ("quorum", [], [], [], GONE),
         ("harmless faults", [], [], [], LATER),
         ("agreement", [], [], [], {"c": None}),
+        ("answers", [], [Read("c", "c at 0", 5, Answer(403))], [], None),
     ],
 )
 def test_a_broken_promise_is_found(

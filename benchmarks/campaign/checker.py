@@ -11,6 +11,9 @@ from benchmarks.campaign.cluster import Happened
 from benchmarks.campaign.faults import BUCKET, HARMLESS, Kind
 from benchmarks.campaign.load import Found, Record, Write
 
+ANSWERS: Final = frozenset({0, 200, 400, 404, 409, 470, 503, 508})
+"""What a client may be told: that there is no answer, or to come back, are among it. A DELETE of nothing gets 400."""
+
 LATE_S: Final = 0.1
 """If the clients' process was this late once, the machine had too much to do: what depends on time is not judged."""
 
@@ -55,13 +58,23 @@ def judge(story: Story) -> Judgement:
     """Check everything."""
     found = Judgement()
     record = story.record
-    for check in (_bytes, _epochs, _deposed, _deleted, _lost, _agreed, _takeovers):
+    for check in (_answers, _bytes, _epochs, _deposed, _deleted, _lost, _agreed, _takeovers):
         found.violations += check(story, found)
+    found.counts = +found.counts
     found.counts["reads"] = sum(read.answer.status == 200 for read in record.reads)
     for write in record.writes:
         if write.acknowledged:
             found.counts[f"acknowledged: {write.promise}"] += 1
     return found
+
+
+def _answers(story: Story, found: Judgement) -> Iterator[Violation]:
+    """A client is told to come back, or something about the channel; never of a fault, or that a node is no node."""
+    record = story.record
+    for one in (*record.writes, *record.reads, *record.deletes):
+        found.counts["passed on too often (508)"] += one.answer.status == 508
+        if one.answer.status not in ANSWERS:
+            yield Violation("answers", f"{one.channel}: {one.answer.status} {one.answer.body[:80]!r}")
 
 
 def _bytes(story: Story, found: Judgement) -> Iterator[Violation]:
