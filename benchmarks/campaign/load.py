@@ -170,7 +170,7 @@ class Load:
         write.begun = time.monotonic()
         for at in range(0, len(body), step):
             wire.write(body[at : at + step])
-            await asyncio.wait((answer,), timeout=self._dice.uniform(0, 0.03))
+            await asyncio.wait((answer,), timeout=self._dice.uniform(0, 0.02))
             if answer.done():
                 break
         else:
@@ -215,7 +215,7 @@ class Load:
                 seq, epoch = seq + 1, write.epoch
                 if ended:
                     seq, epoch = 0, None
-                await asyncio.sleep(self._dice.uniform(0, 0.06))
+                await asyncio.sleep(self._dice.uniform(0, 0.03))
                 continue
             if found.status == 404:
                 seq, epoch = 0 if ended else seq, None
@@ -243,7 +243,7 @@ class Load:
             begins = found.status == 404 and "lp-trickle-closed" in found.fields
             if found.status != 200:
                 node = (node + self._dice.choice((0, 1))) % len(self._ports)
-            await asyncio.sleep(PAUSE_S if found.status != 200 else self._dice.uniform(0.02, 0.12))
+            await asyncio.sleep(PAUSE_S if found.status != 200 else self._dice.uniform(0.01, 0.06))
 
     # Readers.
 
