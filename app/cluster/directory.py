@@ -246,12 +246,17 @@ class Directory:
         return str(self.view.meta.get("secret", ""))
 
     @property
+    def cut_off(self) -> str:
+        """Why NATS cannot be asked whether a channel is still this node's; empty if it can."""
+        return f"NATS is out of reach: {self._trouble}" if self.lease.state is LeaseState.CUT_OFF else ""
+
+    @property
     def degraded(self) -> str:
         """Why decisions cannot be made at present; empty if they can."""
         if self.replaced is not None:
             return str(self.replaced)
-        if self.lease.state is LeaseState.CUT_OFF:
-            return f"NATS is out of reach: {self._trouble}"
+        if self.cut_off:
+            return self.cut_off
         if not self._synced.is_set():
             return "the directory is being read"
         if not self._settled.is_set():

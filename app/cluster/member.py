@@ -114,7 +114,7 @@ class Member:
         self.durability = LeasedDurability(
             self.directory.lease,
             self.directory.confirmed,
-            lambda: "" if is_quorum else self.degraded,
+            lambda: "" if is_quorum else self.directory.cut_off,
             partial(unconfirmed_reply, plane.jitter),
             storage,
             fences=is_quorum,

@@ -176,6 +176,24 @@ def test_an_owner_whose_lease_is_in_doubt_takes_no_byte_of_a_history(nats: NatsS
         film(a).has(1, b"two", epoch=1)
 
 
+def test_a_node_that_is_not_cut_off_answers_nobody_in_doubt(nats: NatsServer) -> None:
+    """It may have stood still, and its channels may be another node's: NATS can be asked, so it has to be."""
+    with node("a", nats, cluster_name="asked") as a:
+
+        def doubt() -> tuple[str, str]:
+            a.directory.lease.unsure["film"] = None
+            a.directory._settled.clear()  # as after a term that is over
+            try:
+                return a.directory.degraded, a.member.durability.degraded
+            finally:
+                a.directory.lease.unsure.clear()
+                a.directory._settled.set()
+
+        decisions, publishers = a.server.inside(doubt)
+        assert decisions
+        assert not publishers
+
+
 def test_a_second_process_of_the_same_name_ends(nats: NatsServer) -> None:
     """It says which one has the name, and what to do."""
     with node("a", nats):
