@@ -19,6 +19,9 @@ from tricklecast.trickle.errors import ClosedHere, ConnectionLost, Position, Seg
 READ_LIMIT: Final = 64 * 1024 * 1024
 """Most bytes that ``read()`` holds by default: the server's default limit for a segment."""
 
+TAKEOVERS: Final = 2
+"""Cuts in a row that a change of the channel's node explains."""
+
 OnBroken: TypeAlias = Literal["skip", "raise"]
 
 
@@ -101,6 +104,7 @@ class Segment:
         self._cut: ConnectionLost | None = None
         self._no_fault = False
         self._resumed_at: int | None = None
+        self._in_vain = 0  # cuts in a row without a byte between them
         self._scope: anyio.CancelScope | None = None
         self._stopped = False
         self._guard = anyio.ResourceGuard("reading")
@@ -278,8 +282,10 @@ class Segment:
 
     async def _resume(self, error: ConnectionLost) -> bytes:
         """Go on behind what was read, or mark the segment as broken."""
-        # Two cuts without a byte between them are enough: the same would happen again.
-        if self._resumed_at == self._received.size and not self._no_fault:
+        # Two cuts without a byte between them are enough: the same would happen again. Not so in a cluster: a replica
+        # ends when another node takes the channel over, and that node may go on.
+        self._in_vain = self._in_vain + 1 if self._resumed_at == self._received.size else 0
+        if self._in_vain > (0 if self._fetcher.nodes.alone else TAKEOVERS) and not self._no_fault:
             rest: Source | ConnectionLost | None = error
         else:
             rest = None

@@ -75,6 +75,35 @@ def test_a_segment_goes_on_at_another_node(later: str, monkeypatch: pytest.Monke
     assert resumed == [5] * (later == "cut")  # silence is no cut
 
 
+@pytest.mark.parametrize("cuts", [2, 3])
+def test_a_replica_that_ends_is_no_end_of_the_segment(cuts: int) -> None:
+    """It had no more than the reader, and was cut off when another node took the channel over. That is not for ever."""
+    left = [cuts]
+
+    async def gone(exchange: Exchange) -> None:
+        if not exchange.connection > 1 and exchange.tail == "0":
+            await exchange.begin(0, epoch=1)
+            await exchange.chunk(b"one, ")
+        exchange.abort()
+
+    async def replica(exchange: Exchange) -> None:
+        if exchange.tail != "0" or not left[0]:
+            return await holds(exchange)
+        left[0] -= 1
+        await exchange.begin(0, epoch=1)
+        await exchange.chunk(b"one, ")
+        exchange.abort()
+        return None
+
+    async def main() -> None:
+        async with reading(gone, replica) as (subscriber, _, _):
+            segment = await anext(subscriber)
+            assert b"".join([chunk async for chunk in segment]) == b"one, " + b"two" * (cuts == 2)
+            assert (segment.broken is None) == (cuts == 2)
+
+    run(main)
+
+
 def test_a_node_that_hangs_is_left(monkeypatch: pytest.MonkeyPatch) -> None:
     """To let a reader wait is no failure; but a node that does not say where its head is, either, has failed."""
     monkeypatch.setattr(fetch, "NEXT_S", 0.05)
