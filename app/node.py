@@ -51,7 +51,7 @@ from tricklecast.app.access.authorizer import Access
 from tricklecast.app.access_log import AccessLog
 from tricklecast.app.activity import SHOW_S, Activity
 from tricklecast.app.bus import Bus, ServerClosed
-from tricklecast.app.changefeed import start_changefeed
+from tricklecast.app.changefeed import create_changefeed, start_changefeed
 from tricklecast.app.changes import Changes
 from tricklecast.app.clock import wall_us
 from tricklecast.app.cluster.asking import Answerer
@@ -251,8 +251,12 @@ class Node:
         if settings.cluster:
             self.member = _member(settings, self.name, sockets.main, self.plane)
         self.bus = Bus(changes, self.registry, self.plane, defer=loop.call_soon)
-        if settings.changefeed and is_front:
+        if settings.changefeed and is_front and self.member is None:
             start_changefeed(changes, self.registry, loop.time)
+        elif settings.changefeed and self.member is not None:
+            announce = create_changefeed(self.registry, loop.time)
+            # The directory may tell of it in the middle of a change of the core.
+            self.member.directory.view.watchers.append(partial(loop.call_soon, announce))
         self.reload = Reload(settings, self.access, self.plane, reread)  # has the settings that are in force
         uses = partial(limits_in_use, self.plane, self.log, self.bus)
         self.link: Link | None = None  # the ways to the other workers of the server, if there are any

@@ -178,6 +178,7 @@ class View:
         reading: whether the bucket is being read anew.
         restoring: whether it was lost, and others have to wait until this node has put back what it knows.
         accepts: whether this node takes channels that others hand over.
+        watchers: called with ``added`` or ``removed``, and the name of a channel that has come or gone in the cluster.
     """
 
     def __init__(
@@ -201,6 +202,7 @@ class View:
         self.meta_revision = 0
         self.reading = self.restoring = False
         self.accepts = True
+        self.watchers: list[Callable[[str, str], object]] = []
         self._me, self._listeners, self._lease, self._counters, self._clock = me, listeners, lease, counters, clock
         self._tombstone_s, self._stray_s, self._claiming = tombstone_s, stray_s, claiming
         self._found: dict[str, Any] | None = None  # what the bucket has as meta
@@ -482,6 +484,9 @@ class View:
         if is_news:
             self._counters.moved += 1
             self._tell(self._listeners.moved, channel, None if entry.ended else self.place_of(entry))
+            if (known is None or known.ended) != entry.ended:
+                for watcher in self.watchers:
+                    self._tell(watcher, "removed" if entry.ended else "added", channel)
 
     def _tell(self, listener: Callable[..., Any], *about: Any) -> Any:
         try:

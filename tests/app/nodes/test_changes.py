@@ -6,6 +6,7 @@ import asyncio
 from collections.abc import Iterator
 from typing import Any, cast
 
+import orjson
 import pytest
 
 from tests.app.cluster.test_nodes_on_nats import NatsNode, film, node
@@ -44,6 +45,11 @@ class Follower:
         return self.facts
 
 
+def announced(one: NatsNode, count: int) -> list[Any]:
+    """The first messages of its `_changes`."""
+    return [orjson.loads(one.target.channel("_changes").get(seq).body) for seq in range(count)]
+
+
 def test_any_node_tells_of_all_channels_and_a_move_is_not_seen(
     nats: NatsServer, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -64,6 +70,8 @@ def test_any_node_tells_of_all_channels_and_a_move_is_not_seen(
         for follower in (at_a, at_b):
             facts = [fact for fact in follower.until("removed", "film", 4) if fact[1] == "film"]
             assert facts == [*seen, ("removed", "film", 4)]
+        for one in (a, b):
+            assert announced(one, 3) == [{"added": ["film"]}, {"added": ["other"]}, {"removed": ["film"]}]
         response, gone = ask(b, "GET", f"/api/v1/changes?after={at_a.index}&instance={at_a.instance}")
         assert (response.status, gone["instance"]) == (410, at_b.instance)
         assert ask(b, "GET", "/api/v1/changes?after=0")[0].status == 400
