@@ -60,6 +60,8 @@ def judge(story: Story) -> Judgement:
     record = story.record
     for check in (_answers, _bytes, _epochs, _deposed, _deleted, _lost, _agreed, _takeovers):
         found.violations += check(story, found)
+    for one in story.happened:
+        found.counts.update({f"moves, {status}": times for status, times in one.moves.items()})
     found.counts = +found.counts
     found.counts["reads"] = sum(read.answer.status == 200 for read in record.reads)
     for write in record.writes:

@@ -12,7 +12,7 @@ import sys
 import tempfile
 import time
 from asyncio.subprocess import Process
-from collections import defaultdict
+from collections import Counter, defaultdict
 from collections.abc import AsyncIterator, Callable, Iterator
 from contextlib import AsyncExitStack, asynccontextmanager, contextmanager, suppress
 from dataclasses import dataclass, field
@@ -126,11 +126,12 @@ class Node:
 
 @dataclass
 class Happened:
-    """A fault as it was: when it began and ended, by the monotonic clock."""
+    """A fault as it was: when it began and ended, by the monotonic clock; what came of each channel that was to move."""
 
     fault: Fault
     begun: float
     ended: float = 0.0
+    moves: Counter[int] = field(default_factory=Counter)
 
 
 @dataclass
@@ -178,7 +179,8 @@ class Cluster:
                 await _cut([node.for_clients], fault.lasts)
             case Kind.MOVE:
                 for channel in channels:
-                    await node.ask(f"/api/v1/channels/{channel}/move?to={node.name}", "POST")
+                    answer = await node.ask(f"/api/v1/channels/{channel}/move?to={node.name}", "POST")
+                    happened.moves[answer.status] += 1
             case Kind.NATS_KILL:
                 server = await asyncio.to_thread(self._leader)
                 await asyncio.to_thread(server.stop, signal.SIGKILL)
