@@ -66,10 +66,12 @@ class Node:
             new = log.read()
         self._told += len(new)
         lines = new.decode(errors="replace").splitlines()
-        told = zip(lines, [*lines[1:], ""], strict=True)
-        return [
-            line for line, about in told if " ERROR " in line and not ("asyncio" in line and _OF_NATS.search(about))
-        ]
+        faults = []
+        for at, line in enumerate(lines):
+            about = "".join(lines[at : at + 2])
+            if " ERROR " in line and not ("asyncio" in line and _OF_NATS.search(about)):
+                faults.append(line)
+        return faults
 
     async def start(self) -> None:
         """Start it."""
@@ -126,7 +128,7 @@ class Node:
 
 @dataclass
 class Happened:
-    """A fault as it was: when it began and ended, by the monotonic clock; what came of each channel that was to move."""
+    """A fault as it was: when it began and ended, by the monotonic clock; and what came of each move."""
 
     fault: Fault
     begun: float
