@@ -24,7 +24,8 @@ no publisher of the others.
 older copy, since the node's key has not the revision that it wrote. Then the node takes a new term and reads all keys
 anew. What is missing or has a lower epoch there, it puts back: its own channels at once, those of others after the time
 of a lease, since their owners may be gone. Meanwhile nobody claims a channel: a node that has read all keys waits for
-the time of a lease (two in a bucket that is new), and until no other one says that it puts something back.
+the time of a lease (two in a bucket that is new), and until no other one says that it puts something back. A node whose
+lease was over when it found the loss may have been deposed before, so it waits for its own channels, too.
 
 **Two parts.** :mod:`~tricklecast.app.cluster.view` knows what the bucket says, what this node owns, and what has to be
 written so that both agree. Here is the conversation with NATS: one session per connection, which renews the lease, and
@@ -193,6 +194,7 @@ class Directory:
         self._settle_at = 0.0
         self._running: asyncio.Task[None] | None = None
         self._writing: asyncio.Task[None] | None = None
+        self._may_be_deposed = False  # by a node that has still to put back what it has taken
         self._stopping = False
         self._trouble = "there is no connection yet"
         self._said: LeaseState | None = None  # the state of the lease that was logged
@@ -498,15 +500,20 @@ class Directory:
         self.counters.terms_lost += 1
         why = "another node has ended its term, since it was silent" if is_deposed else "the bucket has lost its key"
         logger.warning("%s: this node takes a new term, and reads all keys anew", why)
+        # It may have been deposed before that was forgotten, unless its lease is valid to this moment.
+        self._may_be_deposed |= not (is_deposed or self.lease.valid)
         self.lease.lost()
         self.lease.unsure.update(dict.fromkeys(self.view.mine))
         self._instance = None
+        self._synced.clear()
+        self._settled.clear()
         self._new_term(found)
         return True
 
     async def _put_node(self, bucket: AnyBucket, state: str = "") -> None:
         """Write this node's key."""
-        me, is_restoring = self.me, self.view.restoring or self.lease.unsure or not self._synced.is_set()
+        me, is_restoring = self.me, self.view.restoring or not self._synced.is_set()
+        is_restoring |= bool(self.lease.unsure) and not self._may_be_deposed
         state = state or (RESTORING if is_restoring else DRAINING if me.draining else SERVING)
         about = {"url": me.url, "term": self.view.term, "load": me.load, "state": state, "version": me.version}
         about["lease"] = self.lease.lease_s
@@ -541,7 +548,8 @@ class Directory:
             if after is None:
                 is_new = not self.view.meta_revision or bucket.young_s < 2 * self.lease.lease_s
                 self.view.end()
-                self._settle_at = self._heard_at + (2 if is_new or self.view.restoring else 1) * self.lease.lease_s
+                is_lost = is_new or self.view.restoring or self._may_be_deposed
+                self._settle_at = self._heard_at + (2 if is_lost else 1) * self.lease.lease_s
                 self._settled.clear()
             done.set()
 
@@ -593,6 +601,8 @@ class Directory:
         Raises:
             Unreachable: it could not be written.
         """
+        if self._may_be_deposed and channel in self.view.mine:
+            await self._settled.wait()
         for attempt in range(ATTEMPTS):
             bucket = await self._attempt(attempt)
             if (entry := self.view.wanted(channel)) is None:
@@ -615,7 +625,7 @@ class Directory:
         """Write until nothing is due. After a failure the rest waits for the next renewal."""
         try:
             await self._agree()
-            while due := list(islice(self.view.ready(), BATCH)):
+            while due := list(islice(self.view.ready(own=not self._may_be_deposed), BATCH)):
                 await asyncio.gather(*map(self._settle, due))
         except Unreachable as error:
             self.counters.errors += 1
@@ -737,6 +747,7 @@ class Directory:
             others = (node for name, node in self.nodes.items() if name != self.me.name and self.reachable(name))
             is_late = now - self._settle_at > 10 * self.lease.lease_s
             if is_late or not any(node.state == RESTORING for node in others):
+                self._may_be_deposed = False
                 self._settled.set()
         self._kick()
 

@@ -394,10 +394,10 @@ class View:
         else:
             self.due.pop(channel, None)
 
-    def ready(self) -> Iterator[str]:
-        """The channels of which something is to be written now."""
+    def ready(self, own: bool = True) -> Iterator[str]:
+        """The channels of which something is to be written now; those of this node first, or not at all."""
         now = self._clock()
-        yield from self._lease.unsure
+        yield from self._lease.unsure if own else ()
         yield from (channel for channel, at in self.due.items() if at <= now)
 
     def wrote(self, channel: str, entry: Entry, revision: int) -> None:

@@ -397,6 +397,32 @@ async def test_a_lost_bucket_is_made_again(nats: ModelNats, how: str) -> None:
             assert await claimed(new, "z") == 8
 
 
+async def test_a_lost_bucket_forgets_that_a_node_was_deposed(nats: ModelNats) -> None:
+    """When that node comes back, it waits until the others have put back what they know: one node answers at a time."""
+    heard, way, other = Heard(), open_way(nats), open_way(nats)
+    a, b = make("a", nats, heard, way=way), make("b", nats, way=other)
+    async with running(a, b):
+        await claimed(a, "x")
+        await claimed(a, "y")
+        await until(lambda: b.place("x") and b.place("y"))
+        way.open.clear()
+        assert await claimed(b, "x") == 2
+        await until(lambda: a.lease.state is LeaseState.CUT_OFF)
+        renewals = b.counters.renewals
+        await until(lambda: b.counters.renewals > renewals)
+        nats.purge()
+        way.open.set()
+        other.open.clear()  # b notices later than a
+        nats.loop.call_later(0.35, other.open.set)
+        async with asyncio.timeout(WITHIN_S):
+            while not heard.losses:
+                assert not (a.lease.fresh and b.lease.fresh), "b has it"
+                await asyncio.sleep(0.001)
+        await until(lambda: not a.degraded and a.lease.fresh)
+        assert await a.confirmed("y", 1)  # nobody has wanted it
+        assert await b.confirmed("x", 2)
+
+
 async def test_a_key_that_is_deleted_is_put_back(nats: ModelNats) -> None:
     """By its owner, who is alive; no other node can take the channel meanwhile."""
     a, b = make("a", nats), make("b", nats)

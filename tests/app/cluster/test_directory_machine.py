@@ -144,9 +144,10 @@ class World:
                 directory = process.directory
                 if directory is not None and directory.lease.fresh and directory.owns(channel):
                     sure.append((process.name, directory.view.mine[channel]))
-            # A lost bucket has forgotten which nodes were deposed: for a moment only the epochs tell them apart.
+            # A lost bucket may have forgotten which nodes were deposed: then only the epochs tell them apart, when the
+            # lower one has heard of the higher one.
             since = self.both.setdefault(channel, self.loop.time()) if len(sure) > 1 else self.both.pop(channel, 0.0)
-            if len(sure) > 1 and self.loop.time() - since >= (2 * LEASE_S if self.was_lost else 0.0):
+            if len(sure) > 1 and self.loop.time() - since >= (0.1 if self.was_lost else 0.0):
                 self.violations.append(f"two nodes answer for {channel}: {sure}")
             for name, epoch in sure:
                 self.answered += 1
