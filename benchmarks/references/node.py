@@ -74,6 +74,9 @@ class OnePlace:
     def ended(self, channel: str, epoch: int) -> None:
         """Nobody needs to know."""
 
+    def left(self, channel: str, epoch: int) -> None:
+        """No channel leaves."""
+
     def sender(self, request: Request) -> Via | Reply:
         """Which node has passed the request on."""
         return self.peers.sender(request)
