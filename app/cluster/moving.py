@@ -392,10 +392,10 @@ def _place(node: Node) -> Place:
     return Place(node.name, node.url, 0, True)
 
 
-async def _hears(reader: asyncio.StreamReader, word: bytes, within_s: float = STEP_S) -> None:
+async def _hears(reader: asyncio.StreamReader, word: bytes, within_s: float | None = None) -> None:
     """Wait for the next word of the heir."""
     try:
-        async with asyncio.timeout(within_s):
+        async with asyncio.timeout(within_s or STEP_S):
             if await reader.readline() != word:
                 raise _Failed(Outcome.REFUSED, f"the other node did not get {word.decode().strip()!r}")
     except TimeoutError:

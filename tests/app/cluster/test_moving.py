@@ -178,6 +178,33 @@ def test_what_cannot_move_stays(trio: list[NatsNode]) -> None:
     assert a.directory.owns("still")
 
 
+def test_a_node_that_lacks_something_is_no_heir(trio: list[NatsNode], monkeypatch: pytest.MonkeyPatch) -> None:
+    """The owner waits until the other node has every byte, and keeps the channel if that takes too long."""
+    a, b, _ = trio
+    channel = a.target.channel("lacks")
+    channel.publish(0, b"zero")
+    knows(b, "a", "lacks")
+    b.target.channel("lacks").has(0, b"zero")
+
+    def pause(paused: bool) -> None:
+        connection = b.member.replicas.held["lacks"].connection
+        assert connection is not None
+        (connection.transport.pause_reading if paused else connection.transport.resume_reading)()  # type: ignore[attr-defined]
+
+    b.server.inside(partial(pause, True))
+    channel.publish(1, b"one")
+    with monkeypatch.context() as patch:
+        patch.setattr(module, "STEP_S", 0.1)
+        refused = move(a, "b", "lacks")
+    assert (refused.outcome, "'whole' in time" in refused.detail) == (Outcome.REFUSED, True)
+    assert a.directory.owns("lacks")
+    b.server.inside(partial(pause, False))
+    assert move(a, "b", "lacks") == Moved(Outcome.MOVED)
+    channel.publish(2, b"two")
+    for one in trio:
+        one.target.channel("lacks").has(0, b"zero", epoch=1).has(1, b"one", epoch=1).has(2, b"two", epoch=1)
+
+
 def test_a_segment_that_does_not_end_is_cut_off(trio: list[NatsNode]) -> None:
     """If the move must be: its publisher is sent away, and brings the rest to the new owner. Others read on."""
     a, _, c = trio
@@ -205,11 +232,13 @@ def test_a_stream_and_a_player_go_on(trio: list[NatsNode]) -> None:
     for stream in streams:
         assert stream.head().status == 200
         stream.gets(sent)
+    streams.append(b.target.channel("tv").waiting("stream?start=4"))  # which b answers itself
     msn = live.playlist().whole[-1].msn + 1
     player = a.target.channel("tv").read(f"index.m3u8?_HLS_msn={msn}")
     eventually(lambda: a.server.plane.parked[ParkedFor.PLAYLIST], what="it waits")
     assert move(a, "b", "tv") == Moved(Outcome.MOVED)
     further = live.publish(4) + live.publish(5)
+    assert streams[2].head().status == 200
     for stream in streams:
         stream.gets(further)
     assert live.watcher.see(player.response().body.decode()).whole[-1].msn >= msn
