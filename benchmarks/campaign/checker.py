@@ -9,7 +9,7 @@ from typing import Final, NamedTuple
 
 from benchmarks.campaign.cluster import Happened
 from benchmarks.campaign.faults import BUCKET, HARMLESS, Kind
-from benchmarks.campaign.load import Found, Record, Write
+from benchmarks.campaign.load import Delete, Found, Read, Record, Write
 
 ANSWERS: Final = frozenset({0, 200, 400, 404, 409, 470, 503, 508})
 """What a client may be told: that there is no answer, or to come back, are among it. A DELETE of nothing gets 400."""
@@ -73,7 +73,8 @@ def judge(story: Story) -> Judgement:
 def _answers(story: Story, found: Judgement) -> Iterator[Violation]:
     """A client is told to come back, or something about the channel; never of a fault, or that a node is no node."""
     record = story.record
-    for one in (*record.writes, *record.reads, *record.deletes):
+    everything: list[Write | Read | Delete] = [*record.writes, *record.reads, *record.deletes]
+    for one in everything:
         found.counts["passed on too often (508)"] += one.answer.status == 508
         if one.answer.status not in ANSWERS:
             yield Violation("answers", f"{one.channel}: {one.answer.status} {one.answer.body[:80]!r}")
