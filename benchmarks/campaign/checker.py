@@ -90,6 +90,7 @@ def _bytes(story: Story, found: Judgement) -> Iterator[Violation]:
             first = acknowledged.setdefault(key, write)
             if first.body != write.body:
                 yield Violation("one writer", f"{key} was acknowledged as {first.body} and as {write.body}")
+    acknowledged_bodies = {write.body for write in story.record.writes if write.acknowledged}
     for read in story.record.reads:
         answer, epoch, seq = read.answer, read.epoch, read.answer.number("lp-trickle-seq")
         if answer.status != 200 or not answer.body or epoch is None or seq is None:
@@ -108,9 +109,9 @@ def _bytes(story: Story, found: Judgement) -> Iterator[Violation]:
         confirmed = acknowledged.get((read.channel, epoch, seq))
         if confirmed is not None and confirmed.body != name:
             detail = f"{read.reader} got {name} at {epoch}/{seq}, where {confirmed.body} is"
-            if read.begun > confirmed.answer.at:
+            if name in acknowledged_bodies or confirmed.promise != "quorum":
                 yield Violation("one writer", detail)
-            else:  # it was never acknowledged, and its node has died
+            else:  # its owner has died, or was cut off: what the quorum has not acknowledged, nobody goes on with
                 found.counts["unacknowledged, read, and replaced"] += 1
 
 
@@ -171,8 +172,9 @@ def _lost(story: Story, found: Judgement) -> Iterator[Violation]:
         final, body = finals[0], story.record.bodies[write.body]
         what = f"{write.body} ({write.promise}) at {write.channel} {write.epoch}/{write.seq}"
         if final.epoch == write.epoch:
-            if write.size == len(body) and final.segments.get(write.seq) != body:
-                yield Violation("lost in its epoch", f"{what}: {final.segments.get(write.seq, b'nothing')[:80]!r}")
+            held = final.segments.get(write.seq, b"nothing")
+            if held[: write.size] != body[: write.size]:  # it may have been cut off, and acknowledged as far as it came
+                yield Violation("lost in its epoch", f"{what}: {held[:80]!r}")
         elif final.epoch is not None and final.epoch < write.epoch:
             yield Violation("epochs go up", f"{what}, but the channel is in epoch {final.epoch}")
         elif write.promise == "quorum":

@@ -279,7 +279,7 @@ class Found:
     """A channel at one node, when all is healed.
 
     Attributes:
-        epoch: `None`: there is no such channel. head: of it. segments: what it holds, by seq, if it was whole.
+        epoch: `None`: there is no such channel. head: of it. segments: what it holds, by seq.
     """
 
     epoch: int | None
@@ -307,8 +307,7 @@ async def look(port: int, channel: str, *, at_segments: bool) -> Found | None:
                 continue
             if answer.status != 200 or not answer.whole:
                 return None
-            if "lp-trickle-truncated" not in answer.fields:
-                found.segments[seq] = answer.body
+            found.segments[seq] = answer.body
             seq += 1
         return found
     finally:
