@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Iterator
+from pathlib import Path
 
 import httpx
 import pytest
@@ -163,3 +164,21 @@ def test_a_node_that_does_not_answer_is_named(nats: NatsServer) -> None:
         finally:
             b.run(c.stop())
         eventually(lambda: ask(b, "GET", "/api/v1/channels")[1]["unreachable"] == [], what="c has left")
+
+
+def test_the_first_node_authorizes_wherever_control_planes_listen(nats: NatsServer, tmp_path: Path) -> None:
+    """The owner asks for no token: a node has signed the request. Nobody else may ask it so."""
+    file = tmp_path / "token"
+    file.write_text("a" * 40)
+    with node("a", nats, control_port=0, control_token_file=file) as a, node("b", nats, control_token_file=file) as b:
+        film(a).publish(0, b"one")
+        eventually(lambda: b.directory.place("film"))
+        bearer = {"Authorization": "Bearer " + "a" * 40}
+        for path in ("/api/v1/nodes", "/api/v1/channels/film"):
+            assert b.target.ask("GET", path).status == 401
+            assert b.target.ask("GET", path, bearer).status == 200
+        assert a.target.ask("GET", "/api/v1/channels/film", bearer).status == 404, "it is at another port"
+        assert b.target.ask("DELETE", "/api/v1/channels/film", bearer).status == 200
+        assert a.server.plane.registry.live("film") is None
+        ask_as_node = {"Connection": "upgrade", "Upgrade": "trickle-feed", "Trickle-Cluster": "e30.00"}
+        assert a.target.ask("GET", f"{a.target.base}/_cluster/ask/channels?%7B%7D", ask_as_node).status == 403
