@@ -1,7 +1,9 @@
 """The access log: one JSON line per exchange at its end, and one per lifecycle event.
 
-The data plane only queues records. One background task encodes them, writes the file and rotates it, so that no
-exchange waits for a disk. The log counts the records that do not fit into the queue, and reports them as an event.
+The data plane encodes each record when its exchange ends, which takes 1 to 2 µs, and queues the line. One background
+task writes the file and rotates it, so that no exchange waits for a disk. If much waits to be written, records are
+queued as they are: they take less memory than their lines may, and the task encodes them. The log counts the records
+that do not fit into the queue, and reports them as an event.
 
 After an orderly end the file has every record. After a kill it lacks the queue, which the task empties every
 :data:`GATHER_S`, and its last line may be torn. The task syncs a file to the disk when it closes it, not in between:
@@ -50,7 +52,6 @@ from typing import Any, Final, TypeVar
 
 import aiofiles
 import aiofiles.os
-import orjson
 
 from tricklecast.app.clock import wall_us
 from tricklecast.app.core.facts import ChannelEnded, Fact
@@ -60,9 +61,15 @@ from tricklecast.app.masking import Mask
 from tricklecast.trickle.errors import TrickleError
 from tricklecast.trickle.records import AccessRecord, Event, Kind
 
+AHEAD_BYTES: Final = 4 << 20
+"""The queue takes lines up to this size, a quarter of a second of a busy process; then records as they are."""
+
+WRITE_BYTES: Final = 1 << 20
+"""The size of a write. Each takes 20 ms in a busy process, since its thread waits for the interpreter several times.
+With writes of 250 lines such a process wrote less than half of its records, and the queue grew."""
+
 BATCH: Final = 250
-"""Records encoded at a time, which takes about 0.5 ms: encoding must not hold up the readers for longer. With 1000 the
-slowest hundredth of small segments took a fifth longer, and each segment as much CPU or more."""
+"""Records that the task encodes for one write, which takes about 0.5 ms: readers wait meanwhile."""
 
 GATHER_S: Final = 0.1
 """The task lets records gather for this time between two writes."""
@@ -192,7 +199,8 @@ class AccessLog:
         self._files = files
         self.limit = queue  # records that may wait
         self._mask = mask
-        self._queue: deque[AccessRecord] = deque()
+        self._queue: deque[bytes | AccessRecord] = deque()  # lines, and records that are not encoded yet
+        self._ahead = 0  # bytes of the lines in the queue
         self._thread = DaemonThread("access log")
         self._wake = asyncio.Event()  # there are records, or the file is to be closed or reopened
         self._closing = False  # write all records, then end
@@ -236,7 +244,14 @@ class AccessLog:
             self.dropped += 1
             self._unreported += 1
             return
-        self._queue.append(record)
+        entry: bytes | AccessRecord = record
+        if self._ahead < AHEAD_BYTES:
+            try:
+                entry = line = self._line(record)
+                self._ahead += len(line)
+            except MemoryError:
+                entry = record  # the task tries again
+        self._queue.append(entry)
         if self._waits_since is None:
             self._waits_since = time.monotonic()
         if not self._wake.is_set():
@@ -470,35 +485,33 @@ class AccessLog:
             self._share.words[_Word.RENAMED] += 1
 
     async def _drain(self, file: Any) -> None:
-        # With others, records that come meanwhile wait for the next turn: they would keep the lock here for ever.
-        until = math.inf if self._share is None else self.written + max(1, len(self._queue))
+        # Records that come meanwhile wait for the next turn. Otherwise a busy server would make a write of a few lines
+        # for each turn of its loop, and keep the lock for ever.
+        until = self.written + max(1, len(self._queue))
         while self._pending and self.written < until:
             if self._unreported and len(self._queue) < self.limit:
                 dropped, self._unreported = self._unreported, 0
                 self.event(Event.LOG_DROPPED, detail=f"{dropped} records")
-            batch = [self._queue.popleft() for _ in range(min(BATCH, len(self._queue)))]
-            await self._write_batch(file, batch)
+            await self._write_batch(file)
             if self._due():
                 return
         if self._pending:
             self._wake.set()
 
-    async def _write_batch(self, file: Any, batch: list[AccessRecord]) -> None:
-        """Write these records; those whose lines were not written whole go back into the queue."""
-        try:
-            lines = [self._line(record) for record in batch]
-            data = memoryview(b"".join(lines))
-        except MemoryError:
-            self._queue.extendleft(reversed(batch))
-            raise
+    async def _write_batch(self, file: Any) -> None:
+        """Write lines; those that were not written whole go back into the queue."""
+        lines: list[bytes] = []
         sent = 0
         try:
+            self._take(lines)
+            data = memoryview(b"".join(lines))
             while sent < len(data):
                 sent += await file.write(data[sent:])
         finally:
             ends = [0, *accumulate(map(len, lines))]
             whole = bisect_right(ends, sent) - 1
-            self._queue.extendleft(reversed(batch[whole:]))
+            self._queue.extendleft(reversed(lines[whole:]))
+            self._ahead += ends[-1] - ends[whole]
             self.written += whole
             self._size += ends[whole]
             self._torn = sent > ends[whole]
@@ -511,12 +524,28 @@ class AccessLog:
             self._trouble = ""
             logger.warning("the access log %s can be written again; %d records were dropped", self._path, self.dropped)
 
+    def _take(self, lines: list[bytes]) -> None:
+        """Move the lines of the next write out of the queue."""
+        queue = self._queue
+        size = encoded = 0
+        while queue and size < WRITE_BYTES and encoded < BATCH:
+            first = queue[0]
+            if isinstance(first, bytes):
+                line = first
+                self._ahead -= len(line)
+            else:
+                line = self._line(first)
+                encoded += 1
+            lines.append(line)
+            size += len(line)
+            queue.popleft()
+
     def _line(self, record: AccessRecord) -> bytes:
         record.worker = self._worker
         fields = record.as_dict()
         if self._mask is not None:
             self._mask(fields)
-        return encode(fields, orjson.OPT_APPEND_NEWLINE)
+        return encode(fields) + b"\n"  # a copy: orjson's bytes lie in a buffer of 4 KiB or more
 
     def _due(self) -> bool:
         old = time.monotonic() - self._opened_at >= self._max_age_s

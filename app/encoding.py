@@ -14,15 +14,14 @@ ROOM: Final = 16 << 10
 """Bytes that must be free: a line of a log, with the copies that orjson makes while its buffer grows, is smaller."""
 
 
-def encode(value: Any, option: int | None = None) -> bytes:
+def encode(value: Any) -> bytes:
     """Encode a value as JSON.
 
     Args:
         value: of dictionaries, lists, texts, numbers.
-        option: of orjson.
 
     Raises:
         MemoryError: less than :data:`ROOM` is free.
     """
     bytes(ROOM)
-    return orjson.dumps(value, option=option)
+    return orjson.dumps(value)

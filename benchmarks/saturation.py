@@ -100,11 +100,10 @@ def measure(contender: Contender, load: Load, cores: Cores, seconds: float) -> S
         BenchmarkError: the server did not start, or a client met what no client may meet.
     """
     with running(contender, cores.server) as (pid, port), ExitStack() as stack:
-        probe = "/trickle/neighbour/next" if contender is GO else "/healthz"
         wanted = [role for role in ROLES if role != "slow readers" or load.stalled + load.drip]
         roles = [stack.enter_context(_Role(role, cores)) for role in wanted]
         for role in roles:
-            role.connect({"pid": pid, "port": port, "probe": probe, "load": asdict(load)})
+            role.connect({"pid": pid, "port": port, "load": asdict(load)})
         start = time.monotonic() + SETTLE_S
         begin = start + WARM_UP_S
         times = Times(start, begin, begin + seconds, begin + seconds + GRACE_S)

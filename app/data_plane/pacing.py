@@ -65,7 +65,14 @@ LATE_FACTOR: Final = 9
 MOVED_S: Final = 0.5
 STILL_LOOKS: Final = 4
 """A reader counts as moving for half a second, or for four looks if these take longer: a busy server may not have come
-to the reader's next request. After that it has paused. A reader that was in time for half a second keeps up."""
+to the reader's next request. After that it has paused."""
+
+KEEPS_UP_S: Final = 0.5
+MOST_CREDIT_S: Final = 1.0
+LAPSE_FACTOR: Final = 10
+"""A reader keeps up that has been in time for half a second, or since it came. While it is late it loses ten times as
+much time, of one second at most. So one that was late for 20 ms, as all are when the server was busy for so long, keeps
+up as soon as it is in time again."""
 
 TRICKLE_BYTES: Final = 16 << 10
 """Bytes that are read from a publisher that has waited for ``wait_s``, before it waits again."""
@@ -76,7 +83,7 @@ IDLE_S: Final = 1.0
 TIDY_SHARE: Final = 8
 """The sweeper tidies one in eight channels at a time: each of them every two seconds."""
 
-_UNSEEN: Final = (-1, 0, -math.inf, -STILL_LOOKS, -math.inf)
+_UNSEEN: Final = (-1, 0, -math.inf, -STILL_LOOKS, KEEPS_UP_S)
 """The :data:`Moved` of a reader that was not there in the last look."""
 
 
@@ -93,7 +100,7 @@ channel that it could be sent."""
 
 Moved = tuple[int, int, float, int, float]
 """The state of a reader: its seq and its bytes in the last look, the time and the number of the look in which it was
-last seen to move, and the time since which it has been in time."""
+last seen to move, and the seconds of being in time that it has to its credit."""
 
 
 class Pace(Hold):
@@ -124,36 +131,42 @@ class Pace(Hold):
         head = self.published
         if now < self._next_look and head < self._heads[-1][1] + LATE_BYTES:
             return self._late
+        since_last_s = now - self._heads[-1][0] if self._heads else 0.0
         limit = max(head - LATE_BYTES, min(self._head_before(now, head), head - STEP_BYTES))
         attached, between = self._positions()
         self._looks += 1
         before, self._reached = self._reached, {}
-        late, in_time, steady = self._count(attached, before, head - limit, now)
+        late, in_time, steady = self._count(attached, before, head - limit, now, since_last_s)
         # A client may wait for the next segment on a second connection, and leave the first one idle meanwhile.
-        late_between, in_time_between, steady_between = self._count(between, before, head - limit, now)
+        late_between, in_time_between, steady_between = self._count(between, before, head - limit, now, since_last_s)
         late += max(0, late_between - len(attached))
         self.tidy(now)
         self._late = late > LATE_FACTOR * (in_time + in_time_between) and not steady + steady_between
         self._next_look = now + (HELD_COST_FACTOR if self.held else COST_FACTOR) * (perf_counter() - now)
         return self._late
 
-    def _count(self, readers: Positions, before: dict[Peer, Moved], limit: int, now: float) -> tuple[int, int, int]:
+    def _count(
+        self, readers: Positions, before: dict[Peer, Moved], limit: int, now: float, since_last_s: float
+    ) -> tuple[int, int, int]:
         """Count those of the readers that have moved lately: late ones, ones in time, and ones that keep up."""
         late = in_time = steady = 0
         looks = self._looks
         for reader, (seq, sent, lacks) in readers.items():
-            last_seq, last_sent, moved_at, moved_in, since = before.get(reader, _UNSEEN)
+            last_seq, last_sent, moved_at, moved_in, credit = before.get(reader, _UNSEEN)
             is_late = lacks > limit
             if is_late and (seq < last_seq or last_seq < 0 or moved_at < now - MOVED_S):
                 continue  # it went back, has never been in time, or has paused: it catches up
             if (seq, sent) > (last_seq, last_sent) or not lacks:
                 moved_at, moved_in = now, looks
-            since = math.inf if is_late else min(since, now)
-            self._reached[reader] = seq, sent, moved_at, moved_in, since
+            if is_late:
+                credit = max(0.0, credit - LAPSE_FACTOR * max(since_last_s, LOOK_S))
+            else:
+                credit = min(MOST_CREDIT_S, credit + since_last_s)
+            self._reached[reader] = seq, sent, moved_at, moved_in, credit
             if moved_at > now - MOVED_S or moved_in > looks - STILL_LOOKS:
                 late += is_late
                 in_time += not is_late
-                steady += since < now - MOVED_S
+                steady += not is_late and credit >= KEEPS_UP_S
         return late, in_time, steady
 
     def tidy(self, now: float) -> None:

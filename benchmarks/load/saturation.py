@@ -18,6 +18,7 @@ from collections import deque
 from collections.abc import Callable
 from dataclasses import asdict, dataclass
 from enum import StrEnum
+from itertools import cycle
 from typing import Any, Final
 
 from benchmarks.load.http import RECEIVE, Connection
@@ -32,6 +33,10 @@ NEIGHBOUR_RATE: Final = 30
 """Chunks per second, and per segment, of the channel beside the load."""
 
 NEIGHBOUR_BYTES: Final = 1024
+PROBES: Final = tuple(f"/trickle/probe{number}" for number in range(32))
+"""Channels with a segment of one byte. A cheap GET asks for that of each channel in turn, since a server may delay a
+client that asks for the same one again and again."""
+
 PROBE_S: Final = 0.02
 """Time from one cheap GET to the next, unless its answer takes longer."""
 
@@ -256,20 +261,19 @@ class SlowReaders:
 
 
 class Neighbours:
-    """A paced channel with one reader, and a cheap GET again and again: neither shares anything with the load.
+    """A paced channel with one reader, and a cheap GET again and again: neither shares anything with the load."""
 
-    Args:
-        probe: the path of the cheap GET.
-    """
-
-    def __init__(self, loop: Loop, probe: str) -> None:
+    def __init__(self, loop: Loop) -> None:
         self._loop = loop
         create(loop, NEIGHBOUR)
+        for path in PROBES:
+            create(loop, path)
+            ask(loop, "POST", f"{path}/0", "Content-Length: 1\r\n", b"x")
+        self._probe_paths = cycle(PROBES)
         self._chunks_ns: list[int] = []
         self._publisher = Publisher(loop, NEIGHBOUR, NEIGHBOUR_BYTES, NEIGHBOUR_RATE)
         self._reader = Reader(loop, NEIGHBOUR, NEIGHBOUR_BYTES, self._chunks_ns.append)
         self._probes_ns: list[int] = []
-        self._probe_path = probe
         self._asked_ns = 0
         self._probe = Connection(loop, 0)
         self._probe.on_end = lambda: self._probes_ns.append(time.monotonic_ns() - self._asked_ns)
@@ -287,7 +291,7 @@ class Neighbours:
                 due += 1 / NEIGHBOUR_RATE
             if now < times.end and not self._probe.busy and now >= self._asked_ns / 1e9 + PROBE_S:
                 self._asked_ns = time.monotonic_ns()
-                self._probe.request("GET", self._probe_path)
+                self._probe.request("GET", f"{next(self._probe_paths)}/0")
             self._loop.turn(now + TICK_S)
         while due < times.end:  # chunks for which the server has left the publisher no room
             sent_ns.append(int(due * 1e9))
@@ -407,7 +411,7 @@ class _SlowReaders(_Process):
 
 class _Neighbours(_Process):
     def connect(self, job: dict[str, Any]) -> None:
-        self.neighbours = Neighbours(self.loop, job["probe"])
+        self.neighbours = Neighbours(self.loop)
 
     def run(self, times: Times) -> dict[str, float]:
         return self.neighbours.run(times)

@@ -188,8 +188,9 @@ def test_only_so_many_rotated_files_are_kept(path: Path) -> None:
     assert seqs(path)[-1] == 5
 
 
-def test_a_close_with_much_to_write_is_complete(path: Path) -> None:
+def test_a_close_with_much_to_write_is_complete(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """All that was queued before the close is written, also where files are due for rotation meanwhile."""
+    monkeypatch.setattr(access_log, "WRITE_BYTES", 5000)
     count = 3 * BATCH + 1
 
     async def use(log: AccessLog) -> None:
@@ -313,8 +314,9 @@ def test_reopening_goes_on_in_a_file_of_the_same_name(path: Path) -> None:
     assert sorted(file.name for file in path.parent.iterdir()) == ["access.jsonl", "access.jsonl.1"]
 
 
-def test_reopening_while_much_is_queued_loses_nothing(path: Path) -> None:
+def test_reopening_while_much_is_queued_loses_nothing(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Also if nothing follows that would wake the writer again."""
+    monkeypatch.setattr(access_log, "WRITE_BYTES", 5000)
     count = 3 * BATCH + 1
 
     async def use(log: AccessLog) -> None:
@@ -507,6 +509,31 @@ def test_without_memory_records_wait(
     run(lambda: make(path), use)
     assert seqs(path) == [0, 1, 2]
     assert "(--access-log): out of memory; the server tries again" in caplog.text
+
+
+def test_few_lines_wait_and_further_records_take_their_place_behind_them(
+    path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Where a disk stands still, memory is bounded by the number of records, whatever their lines would take."""
+    monkeypatch.setattr(access_log, "AHEAD_BYTES", 1000)
+    monkeypatch.setattr(access_log, "WRITE_BYTES", 5000)
+    disk = Disk(monkeypatch)
+
+    async def use(log: AccessLog) -> None:
+        disk.room = 100
+        for number in range(3 * BATCH):
+            log.put(record(number))
+        await until(lambda: disk.refused > 3)
+        lines = [line for line in log._queue if isinstance(line, bytes)]
+        assert 1000 <= log._ahead == sum(map(len, lines)) < 1000 + 5000
+        disk.room = 1 << 30
+        await written(log, 3 * BATCH)
+        assert log._ahead == 0
+        log.put(record(3 * BATCH))
+        assert log._ahead > 0
+
+    run(lambda: make(path), use)
+    assert seqs(path) == list(range(3 * BATCH + 1))
 
 
 def test_a_log_that_is_gone_is_made_again(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -38,7 +38,6 @@ def test_it_is_that_of_orjson() -> None:
     """With its options."""
     value = {"b": [1, "ä", None], "a": True}
     assert encode(value) == orjson.dumps(value)
-    assert encode(value, orjson.OPT_APPEND_NEWLINE) == orjson.dumps(value) + b"\n"
 
 
 @pytest.mark.skipif(sys.platform != "linux", reason="other systems do not keep to the limit")

@@ -326,6 +326,26 @@ def test_a_publisher_does_not_wait_while_one_reader_keeps_up(loop: Loop) -> None
     assert bench.publish(60) < 60, "the viewer is late, too"
 
 
+@pytest.mark.parametrize(("lapse_s", "waits"), [(0.02, False), (0.1, True)])
+def test_a_reader_that_was_late_for_a_moment_keeps_up(loop: Loop, lapse_s: float, waits: bool) -> None:
+    """A server that was busy with others for 20 ms makes all late. A reader that needs longer does not keep up."""
+    bench = Bench(loop)
+    viewer, *slow = readers = [Reader(bench, 0) for _ in range(5 * LATE_FACTOR)]
+    for number in range(60):
+        bench.publish(1)
+        for reader in readers if number < 50 else [viewer]:
+            reader.follow()
+        for reader in slow:
+            reader.take(1)
+        loop.now += MOVED_S / 20
+    bench.publish(60)
+    loop.after(lapse_s)
+    assert bench.waits, "the viewer is late, too"
+    viewer.follow()
+    loop.after(LOOK_S)
+    assert bench.waits == waits
+
+
 def test_a_reader_that_has_paused_is_not_waited_for(loop: Loop) -> None:
     """It catches up, like one that came late."""
     bench = Bench(loop)
