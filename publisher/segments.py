@@ -99,6 +99,11 @@ class Requests:
         self._content_type = content_type
         self._polite = {} if takeover else {wire.IF_IDLE: "1"}
 
+    @property
+    def alone(self) -> bool:
+        """Whether there is one node only."""
+        return self._nodes.alone
+
     async def post(self, ticket: Ticket, body: Sending) -> ExchangeOutcome:
         """Publish a segment. Returns early if the server answers early."""
         headers = {
@@ -338,6 +343,7 @@ class Upload:
         self.ticket = ticket
         self.body = body
         self.scope = anyio.CancelScope()  # cancelling it cuts the request off
+        self.stay = anyio.CancelScope()  # cancelling it cuts this attempt off: another one follows
         self.segment: Segment | None = None  # None while it is a preconnect
         self.touched = False  # something of it has been handed to a connection
         self.resting = False  # it has to be made again, and nothing of that has been handed to a connection yet
@@ -727,10 +733,15 @@ class Segments:
         begun_at = self.now()
         body, ticket = upload.body, upload.ticket
         sending = body.send(lambda: self._on_begun(upload))
-        outcome = await self._requests.post(ticket, sending)
+        outcome: ExchangeOutcome | None = None
+        with anyio.CancelScope() as upload.stay:
+            outcome = await self._requests.post(ticket, sending)
+        if outcome is None:  # its node was left
+            return True
         lived_s = self.now() - begun_at
         progress = Progress(sending.sent, sending.ended, lived_s, body.handed, body.over, body.held)
         self._note(outcome)
+        self._leave_node(outcome)
         decision = self._plan.on_post(ticket, outcome, progress)
         match decision:
             case Advance():
@@ -840,6 +851,7 @@ class Segments:
                 since, begun_at = self._plan.numbering.confirmed, self.now()
                 outcome = await self._requests.next(attempt)
                 self._note(outcome)
+                self._leave_node(outcome)
                 decision = self._plan.on_located(outcome, since, self.now() - begun_at)
                 if isinstance(decision, RetryAfter):
                     self._pause_until = max(self._pause_until, self.now() + decision.delay_s)
@@ -868,6 +880,17 @@ class Segments:
         finally:
             self._deleting -= 1
             self._notify()
+
+    def _leave_node(self, outcome: ExchangeOutcome) -> None:
+        """If a node of a cluster is lost, open the preconnects again, at another node.
+
+        One to a node that is silent would hold the next segment up for as long again.
+        """
+        if isinstance(outcome, Lost) and not self._requests.alone:
+            for upload in self._ahead:
+                upload.resting = True
+                upload.body.rest()  # from now on nothing goes to the old connection
+                upload.stay.cancel()
 
     def _on_move(self, error: TrickleError, pause_s: float, attempt: int, seq: int | None) -> None:
         self._counts["retries"] += 1

@@ -127,6 +127,28 @@ def test_a_file_is_not_waited_for_without_end() -> None:
     run(main())
 
 
+@pytest.mark.parametrize("depth", [0, 1, 2])
+def test_of_a_node_that_hangs_only_one_segment_is_late(depth: int) -> None:
+    """The next ones do not begin on the preconnects there: these are opened again, at another node."""
+
+    async def main() -> None:
+        hung, other = Hung(epoch=1), Trickle(epoch=1)
+        async with fake_server(hung) as first, fake_server(other) as second:
+            urls = f"{first.base}/c,{second.base}/c"
+            async with publisher(urls, preconnect=depth) as pub:
+                await pub.publish(b"0")
+                if depth:
+                    await hung.seen("POST 1")
+                hung.hangs = True
+                assert (await pub.publish(b"1")).attempts == 2
+                for seq in (2, 3, 4):
+                    assert (await pub.publish(b"%d" % seq)).seq == seq
+                assert other.stored == {str(seq): [b"%d" % seq] for seq in (1, 2, 3, 4)}
+                assert not hung.stored.keys() & {"2", "3", "4"}
+
+    run(main())
+
+
 def test_one_that_has_never_answered_is_not_waited_for() -> None:
     """Somebody has just typed its URL."""
 
