@@ -17,6 +17,7 @@ from __future__ import annotations
 from collections.abc import Callable, Hashable, Sequence
 from heapq import heapify, heappop, heappush
 from itertools import count
+from math import inf
 from operator import attrgetter
 from typing import Final, Generic, TypeVar
 
@@ -144,6 +145,8 @@ class OwnedChannel(Channel):
         self._unreserved = 0
         self._freed: Agenda[int] = Agenda()
         self._preempted: list[Writer[OwnedChannel]] = []
+        # The head at which its last owner was lost, if there was one; and since when a POST has come beyond it.
+        self._resumed_at, self._ahead_since = -1, inf
 
     def note(self, kind: type[Fact], at: float, *about: object) -> None:
         """Count a fact that was applied and concerns this channel only, and tell its followers.
@@ -240,7 +243,7 @@ class OwnedChannel(Channel):
         if segment is None:
             if seq < self.floor:
                 return self.refuse(Cause.CLOSED, seq)
-            if seq > self.next_seq + 1 and self.next_seq > self.jumped_to and not reset:
+            if seq > self.next_seq + 1 and self.next_seq > self.jumped_to and not (reset or self._goes_on(now)):
                 near = seq <= self.next_seq + self._limits.overtaking_segments
                 return self.refuse(Cause.AHEAD, seq)._replace(overtaking=near)
         elif segment.closed:
@@ -274,6 +277,14 @@ class OwnedChannel(Channel):
         if self._preempted or self._to_wake:
             self._notify()
         return writer
+
+    def _goes_on(self, now: float) -> bool:
+        """Whether a POST beyond the head may be its publisher that goes on, since its last owner was lost with segments
+        of which nobody comes back: nothing has been written since, although there was time."""
+        if self.next_seq != self._resumed_at:
+            return False
+        self._ahead_since = min(self._ahead_since, now)
+        return now - self._ahead_since >= self._limits.overtaking_grace_s
 
     def append(self, writer: Writer[OwnedChannel], chunks: Sequence[bytes], now: float) -> Outcome | None:
         """Store chunks and wake the readers.
@@ -350,6 +361,7 @@ class OwnedChannel(Channel):
                     self._close(segment, SKIP, now)
             else:
                 self._expect_retry(segment, now)
+        self._resumed_at = self.next_seq
         self.window.evict(now)
         self._expect_eviction()
         self._notify()

@@ -1325,6 +1325,21 @@ def test_bytes_wait_for_a_retry_where_the_owner_changes() -> None:
     assert other.states == {0: "truncated"}
 
 
+def test_a_publisher_that_sends_nothing_again_goes_on_where_the_owner_changes() -> None:
+    """It has lost the segments that were under way, and counts on. Whoever sends them again has time to."""
+    bench = inherited(*opened(0, "k"), bodies={0: b"ab"}, overtaking_grace_s=0.2)
+    assert refusal(bench.ask(3, 11.0)).why is Cause.AHEAD
+    assert refusal(bench.ask(4, 11.1)).why is Cause.AHEAD
+    again = inherited(*opened(0, "k"), bodies={0: b"ab"}, overtaking_grace_s=0.2)
+    bench.publish(4, now=11.25)
+    assert refusal(bench.ask(7, 12.0)).why is Cause.AHEAD, "the head has moved"
+    assert (bench.channel.next_seq, bench.states[4]) == (5, "complete")
+    assert refusal(again.ask(3, 11.0)).why is Cause.AHEAD
+    again.publish(1, now=11.1)
+    assert refusal(again.ask(5, 11.3)).why is Cause.AHEAD, "the segments between have come"
+    check_channel(bench.channel)
+
+
 def test_a_change_that_the_last_owner_left_half_done_is_done() -> None:
     """A body without a key that its publisher has gone on without is truncated, as the end of the next one would do."""
     closed = (SegmentClosed, 1, State.COMPLETE, 1, None)
