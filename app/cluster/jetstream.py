@@ -277,6 +277,7 @@ class Connection:
         for answer in list(self._client._resp_map.values()):
             if not answer.done():
                 answer.set_exception(errors.ConnectionClosedError)
+                answer.exception()  # its sender may have failed before it waited: nothing is to be logged then
 
     async def _connect(self, name: str) -> None:
         options = self.options
