@@ -55,8 +55,12 @@ class NodeQuestions(Asking[NodePlace]):
         """
         try:
             return await self._connect(whom, name=question, query=quote(orjson.dumps(about), safe=""))
-        except (OSError, TrickleError) as error:
-            raise NoAnswer(self.named(whom), str(error) or type(error).__name__) from error
+        except TimeoutError as error:
+            raise NoAnswer(self.named(whom), "it cannot be reached, or stands still") from error
+        except OSError as error:
+            raise NoAnswer(self.named(whom), error.strerror or str(error)) from error
+        except TrickleError as error:
+            raise NoAnswer(self.named(whom), str(error)) from error
 
     def switch(self, question: str, query: bytes, asker: str) -> Serve | None:
         """Answer another node on the connection that it has switched; ``None``: there is no such question.

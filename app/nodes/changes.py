@@ -89,6 +89,7 @@ class ClusterChanges(Changes):
         self._own.start({"facts": answer})
         self._numbers: dict[str, int] = {}  # of the nodes that are followed, by name; none is used again
         self._count = 0  # of numbers so far
+        self._followers: dict[str, LogFollower] = {}
         self._following: dict[str, asyncio.Task[None]] = {}
         self._heard: set[int] = set()  # nodes that are connected
         self._epochs: dict[str, _Epoch] = {}
@@ -99,7 +100,8 @@ class ClusterChanges(Changes):
     @property
     def missing(self) -> list[str]:
         """The nodes that do not answer, by name."""
-        return sorted(name for name, number in self._numbers.items() if number not in self._heard)
+        found = self._followers.items()
+        return sorted(name for name, one in found if one.hangs or self._numbers[name] not in self._heard)
 
     async def run(self) -> None:
         """Follow all nodes, from the first request on, until cancelled."""
@@ -122,10 +124,13 @@ class ClusterChanges(Changes):
         for name in names - self._following.keys():
             self._count += 1
             number = self._numbers[name] = self._count
-            follower = LogFollower(number, _Way(partial(self._frames, name, number)), self, None, stored=False)
+            follower = self._followers[name] = LogFollower(
+                number, _Way(partial(self._frames, name, number)), self, None, stored=False
+            )
             self._following[name] = asyncio.create_task(follower.run())
         for name in self._following.keys() - names:  # it was stopped, or is forgotten
             self._following.pop(name).cancel()
+            del self._followers[name]
             number, now_us = self._numbers.pop(name), time.time_ns() // 1000
             self._others.pop(number)
             self._unheard_of(number)

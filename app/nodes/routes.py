@@ -12,7 +12,7 @@ from tricklecast.app.control_plane.api import ChannelName, checked
 from tricklecast.app.control_plane.middleware import Visible
 from tricklecast.app.control_plane.models import ProblemModel
 
-_STATUS: Final = {"not_owner": 404, "no_node": 404, "busy": 409, "refused": 409, "undecided": 503}
+_STATUS: Final = {"no_node": 404, "busy": 409, "refused": 409, "undecided": 503}
 """The status of a move that was not made, by its outcome."""
 
 RETRY_S: Final = 1
@@ -114,6 +114,8 @@ def nodes_router(listed: Callable[[], NodesModel], moving: Moves, me: str) -> AP
         outcome, detail = await moving.move(channel, to)
         if outcome == "moved":
             return MovedModel(channel=channel, node=to)
+        if outcome == "not_owner":  # a channel that another node has is moved by that node
+            raise HTTPException(404, "no such channel")
         headers = {"Retry-After": str(RETRY_S)} if outcome == "undecided" else None
         raise HTTPException(_STATUS[outcome], why(outcome, detail), headers)
 

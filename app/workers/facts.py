@@ -211,6 +211,11 @@ class LogFollower:
         self._hangs = False  # it has let a question wait
         changes.expect(worker, self)
 
+    @property
+    def hangs(self) -> bool:
+        """Whether it has let a question wait, and has not answered since."""
+        return self._hangs
+
     async def run(self) -> None:
         """Follow, until cancelled."""
         while True:
