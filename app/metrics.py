@@ -496,5 +496,6 @@ def cluster_metrics(member: Member) -> Iterator[Metric]:
     yield _gauge("cluster_moves_under_way", "Channels that are being moved to other nodes.", len(moving.under_way))
     moves = {str(outcome): float(n) for outcome, n in moving.counters.items()}
     yield _counters("cluster_moves", "Moves of channels that have ended.", "outcome", moves)
+    yield _counter("cluster_placed", "Requests for new channels that went to a node with less to do.", moving.placed)
     history = {} if member.quorum is None else member.quorum.counters
     yield _counters("cluster_history_events", "What has happened to the histories in NATS.", "event", history)

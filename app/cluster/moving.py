@@ -129,13 +129,14 @@ class Moving:
 
     Attributes:
         under_way: channels that are being moved at present, and to which node each.
-        counters: how many moves have ended, by their :class:`Outcome`; and ``placed``: new channels that were given
-            to another node, since this one has much more to do.
+        counters: how many moves have ended, by their :class:`Outcome`.
+        placed: requests for a new channel that went to another node, since this one has much more to do, or drains.
     """
 
     def __init__(self, plane: DataPlane, directory: Directory, cluster: Cluster, quorum: Quorum | None = None) -> None:
         self.under_way: dict[str, str] = {}
         self.counters: Counter[str] = Counter()
+        self.placed = 0
         self._plane, self._directory, self._cluster, self._quorum = plane, directory, cluster, quorum
         self._moves: set[asyncio.Task[Moved]] = set()
         self._fetching = asyncio.Semaphore(AT_ONCE)
@@ -378,7 +379,7 @@ class Moving:
         if not self._directory.me.draining and mine + LEAST < MUCH * (mean + LEAST):
             return None
         least.load += 1  # until it tells its load itself
-        self.counters["placed"] += 1
+        self.placed += 1
         return _place(least)
 
 

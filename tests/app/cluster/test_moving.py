@@ -256,17 +256,20 @@ def test_a_new_channel_begins_where_there_is_least_to_do(trio: list[NatsNode]) -
         one.server.inside(lambda: setattr(one.member.moving, "_told_at", one.server.plane.clock() + 1000))
         one.directory.me.load = load
 
+    def have_heard(*loads: float) -> bool:
+        return all([one.directory.nodes[name].load for name in "abc"] == list(loads) for one in (a, b))
+
     for one, load in ((a, 100.0), (b, 20.0), (c, 0.0)):
         tell(one, load)
-    eventually(lambda: a.directory.nodes["b"].load == 20.0, what="it has heard of the load")
-    eventually(lambda: a.directory.nodes["c"].load == 0.0)
+    eventually(lambda: have_heard(100.0, 20.0, 0.0), what="they have heard of the loads")
     channel = a.target.channel("placed")
     channel.publish(0, b"one").has(0, b"one", epoch=1)
-    assert (c.directory.owns("placed"), a.member.moving.counters["placed"]) == (True, 1)
+    assert (c.directory.owns("placed"), a.member.moving.placed) == (True, 1)
     b.target.channel("stays").publish(0, b"x")
     assert b.directory.owns("stays")
     for one in trio:
         one.server.inside(partial(setattr, one.member.moving, "_told_at", 0.0))  # as usual from now on
+    eventually(lambda: all(node.load < 20 for one in trio for node in one.directory.nodes.values()))
 
 
 def test_a_node_that_stops_gives_its_channels_away(nats: NatsServer, trio: list[NatsNode]) -> None:
