@@ -410,7 +410,7 @@ class Server(uvicorn.Server):
         if link is not None:
             link.set_draining(True)
         if (member := self._node.member) is not None:
-            plan = await give_away(member.moving.drain(plan.deadline_s / 2), plan, plane, self._hurry)
+            plan = await give_away(member.moving.drain(plan.deadline_s / 2), plan, plane.clock, self._hurry)
         await drain(plane, plan, self._hurry)
         if link is not None:
             link.set_draining(False)

@@ -133,26 +133,26 @@ class Drain:
 
 
 async def give_away(
-    giving: Awaitable[object], plan: Drain, plane: DataPlane, hurry: Callable[[], Awaitable[bool]]
+    giving: Awaitable[object], plan: Drain, clock: Callable[[], float], hurry: Callable[[], Awaitable[bool]]
 ) -> Drain:
     """Let a node of a cluster give its channels to others, before its connections end.
 
     Args:
         giving: does it. It is given up after three quarters of the time that the drain may take.
-        plan: of the drain. hurry: asked ten times a second whether to stop at once.
+        plan: of the drain. clock: the data plane's. hurry: asked ten times a second whether to stop at once.
 
     Returns:
         The plan of the drain that follows, in the time that is left.
     """
     task = asyncio.ensure_future(giving)
     until = plan.begun_at + 0.75 * plan.deadline_s
-    while not (task.done() or plane.clock() >= until or await hurry()):
+    while not (task.done() or clock() >= until or await hurry()):
         await asyncio.wait((task,), timeout=TICK_S)
     if task.cancel():
         _LOGGER.warning("not all channels have moved to other nodes in time")
     elif (error := task.exception()) is not None:
         _LOGGER.error("the channels of this node could not be given away", exc_info=error)
-    now = plane.clock()
+    now = clock()
     return replace(plan, begun_at=now, deadline_s=max(0.0, plan.begun_at + plan.deadline_s - now))
 
 

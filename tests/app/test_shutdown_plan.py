@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from random import Random
 from typing import Final
 
@@ -112,3 +113,50 @@ def test_the_last_resort_comes_after_all_steps() -> None:
     connections_s = shutdown.TICK_S + 4 * shutdown.CLEAN_UP_S
     program_s = node.PROGRAM_S + node.CANCELLED_S
     assert connections_s + bus.CLOSE_S + program_s + archive.END_S + access_log.END_S + 2.0 < shutdown.LAST_S
+
+
+class Clock:
+    """Each look at it takes a second."""
+
+    def __init__(self) -> None:
+        self.now = BEGUN
+
+    def __call__(self) -> float:
+        self.now += 1.0
+        return self.now
+
+
+@pytest.mark.parametrize(
+    ("how", "left_s", "said"),
+    [
+        ("given", 14.0, ""),
+        ("fails", 14.0, "could not be given away"),
+        ("hangs", 2.0, "not all channels have moved"),
+        ("hurry", 13.0, "not all channels have moved"),
+    ],
+)
+def test_a_node_gives_its_channels_away_in_a_part_of_its_time(
+    how: str, left_s: float, said: str, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    """The drain of its connections has the rest, whatever comes of it."""
+    monkeypatch.setattr(shutdown, "TICK_S", 0.001)
+
+    async def give() -> None:
+        if how == "fails":
+            raise OSError("a fault")
+        if how != "given":
+            await asyncio.get_running_loop().create_future()
+
+    async def hurry() -> bool:
+        return how == "hurry"
+
+    async def run() -> Drain:
+        giving = asyncio.ensure_future(give())
+        if how in ("given", "fails"):
+            await asyncio.wait((giving,))
+        return await shutdown.give_away(giving, make(), Clock(), hurry)
+
+    plan = asyncio.run(run())
+    assert (plan.begun_at + plan.deadline_s, plan.deadline_s) == (BEGUN + 15.0, left_s)
+    assert said in caplog.text
+    assert bool(said) == bool(caplog.records)
