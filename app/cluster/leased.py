@@ -86,10 +86,11 @@ class LeasedDurability:
 
     def when_stored(self, callback: Then, channel: Channel | None = None) -> None:
         """Call back when storage has all changes until now and the lease is sure; see the module's text."""
+        living = None if channel is None or channel.ended else channel
         if self.storage is not None and self.storage.delays:
-            self.storage.when_stored(partial(self._stored, callback, channel), channel)
+            self.storage.when_stored(partial(self._stored, callback, living), channel)
         else:
-            self._stored(callback, channel, True)
+            self._stored(callback, living, True)
 
     async def flush(self) -> bool:
         """Wait for the result of :meth:`when_stored`; whether it is a success."""
@@ -97,23 +98,24 @@ class LeasedDurability:
         self.when_stored(lambda stored: None if done.done() else done.set_result(stored is True))
         return await done
 
-    def _stored(self, callback: Then, channel: Channel | None, stored: bool | Reply) -> None:
-        if stored is not True or self._lease.fresh:
+    def _stored(self, callback: Then, living: Channel | None, stored: bool | Reply) -> None:
+        # A channel that has ended while storage wrote may have been lost to another node.
+        if stored is not True or (self._lease.fresh and (living is None or not living.ended)):
             callback(stored)
             return
         self.waited += 1
-        task = asyncio.get_running_loop().create_task(self._ask(callback, channel))
+        task = asyncio.get_running_loop().create_task(self._ask(callback, living))
         self._asking.add(task)
         task.add_done_callback(self._asking.discard)
 
-    async def _ask(self, callback: Then, channel: Channel | None) -> None:
-        if channel is None or channel.ended:
+    async def _ask(self, callback: Then, living: Channel | None) -> None:
+        if living is None:
             sure = await self._lease.confirmed()
         else:
-            sure = await self._confirmed(channel.name, channel.epoch)
+            sure = await self._confirmed(living.name, living.epoch)
         if sure:
             callback(True)
-        elif self._degraded():
+        elif self._degraded() and (living is None or not living.ended):
             self.unconfirmed += 1
             callback(True)
         else:

@@ -13,6 +13,7 @@ import pytest
 from tests.support.local import LocalServer, local_server
 from tests.support.waiting import eventually
 from tricklecast.app.cluster.leased import LeasedDurability
+from tricklecast.app.core.facts import EndReason
 from tricklecast.app.data_plane.responses import unconfirmed_reply
 from tricklecast.app.tools.conformance.target import RemoteChannel
 
@@ -138,6 +139,28 @@ def test_the_lease_is_asked_behind_storage(tmp_path: Path) -> None:
         assert (answer.status, b"torage" in answer.body) == (503, True)
         server.inside(lambda: setattr(storage, "when_stored", when_stored))
         lease.fresh = lease.valid = True
+
+
+@pytest.mark.parametrize("cut_off", ["", "NATS is out of reach"])
+def test_a_channel_that_is_lost_while_storage_writes_is_asked_for(tmp_path: Path, cut_off: str) -> None:
+    """The lease may be fresh again by then: what the node holds is sure, but this channel is another one's."""
+    with node(data_dir=tmp_path, ack="journal") as (server, lease, _, channel):
+        channel.publish(0)
+        storage, registry = server.archive, server.plane.registry
+        assert storage is not None
+        when_stored = storage.when_stored
+
+        def slow(then: Callable[[bool], None], about: object = None) -> None:
+            when_stored(then)
+            registry.end("film", server.plane.clock(), EndReason.MOVED, force=True)
+
+        server.inside(lambda: setattr(storage, "when_stored", slow))
+        server.inside(lease.news.set)
+        lease.valid, lease.cut_off = False, cut_off
+        assert channel.post(1).status == 503
+        assert lease.asked == [("film", 1)]
+        server.inside(lambda: setattr(storage, "when_stored", when_stored))
+        lease.valid = True
 
 
 def test_a_program_in_the_server_waits_for_the_lease_too() -> None:
