@@ -413,11 +413,13 @@ class Cluster:
     def lost(self, channel: str, epoch: int) -> None:
         """A higher epoch of this node's channel has begun elsewhere: this one ends, and its clients are told.
 
-        Its publishers get 503, since what they have sent belongs to no epoch that goes on.
+        Its publishers get 503, since what they have sent belongs to no epoch that goes on. Its readers ask again, too:
+        an end would tell them that no more comes, and they would leave a channel that goes on.
         """
         owned = self._plane.registry.live(channel)
         if owned is not None and owned.epoch == epoch:
             self.refuse_publishers(owned)
+            send_away(self._plane, owned)
             self._plane.registry.end(channel, self._plane.clock(), EndReason.MOVED, force=True)
 
     def part(self, owned: OwnedChannel) -> None:
