@@ -138,7 +138,8 @@ def test_what_is_lost_with_its_owner_is_counted() -> None:
     assert not judge(replace(SOUND, record=record, happened=killed, finals=LATER, late_s=1.0)).violations
 
 
-def test_a_publisher_that_never_writes_again_and_a_fault_are_violations() -> None:
+def test_a_loop_a_fault_and_a_publisher_that_never_writes_again_are_violations() -> None:
     """Also if no promise about bytes is broken."""
-    found = judge(replace(SOUND, recovered=False, faults=["ERROR a fault of the server"])).violations
-    assert [violation.check for violation in found] == ["recovery", "no faults of the server"]
+    record = replace(SOUND.record, asked=10, passed=21)
+    found = judge(replace(SOUND, record=record, recovered=False, faults=["ERROR a fault of the server"])).violations
+    assert [violation.check for violation in found] == ["loops", "recovery", "no faults of the server"]

@@ -31,6 +31,8 @@ from tests.support.ports import free_port
 
 _OF_NATS: Final = re.compile(r"site-packages/nats/|ConnectionClosedError")
 
+_PASSED: Final = re.compile(r"(?m)^tricklecast_cluster_forwarded_total\S* (\S+)$")
+
 READY_S: Final = 40.0
 """A node that was started, and NATS that was restarted, serve after this time."""
 
@@ -58,6 +60,13 @@ class Node:
     for_clients: Relay
     process: Process | None = None
     _told: int = 0  # bytes of the log that were looked at
+    _passed: int = 0  # requests that it had passed on by then
+
+    async def passed(self) -> int:
+        """How many requests it has passed on to other nodes since the last call, or since it was started."""
+        text = (await self.ask("/metrics")).body.decode()
+        before, self._passed = self._passed, sum(int(float(number)) for number in _PASSED.findall(text))
+        return self._passed - before if self._passed >= before else self._passed
 
     def faults(self) -> list[str]:
         """What it has logged of its own faults since the last call, but those of nats-py, which asyncio tells."""

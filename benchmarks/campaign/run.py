@@ -122,6 +122,7 @@ async def one(plan: Plan, number: int, schedule: tuple[Fault, ...], cluster: Clu
         recovered = await load.published(time.monotonic(), HEAL_S)
     finally:
         await load.end()
+    load.record.passed = sum([await node.passed() for node in cluster.nodes])
     finals = {name: await _agree(cluster, name) for name in names}
     faults = [fault for node in cluster.nodes for fault in node.faults()]
     story = Story(load.record, cluster.happened, plan.lease_s, load.late_s, recovered, finals, faults)
