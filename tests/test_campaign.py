@@ -140,6 +140,6 @@ def test_what_is_lost_with_its_owner_is_counted() -> None:
 
 def test_a_loop_a_fault_and_a_publisher_that_never_writes_again_are_violations() -> None:
     """Also if no promise about bytes is broken."""
-    record = replace(SOUND.record, asked=10, passed=21)
+    record = replace(SOUND.record, hops=3)
     found = judge(replace(SOUND, record=record, recovered=False, faults=["ERROR a fault of the server"])).violations
     assert [violation.check for violation in found] == ["loops", "recovery", "no faults of the server"]

@@ -10,12 +10,10 @@ from typing import Final, NamedTuple
 from benchmarks.campaign.cluster import Happened
 from benchmarks.campaign.faults import BUCKET, HARMLESS, Kind
 from benchmarks.campaign.load import Delete, Found, Read, Record, Write
+from tricklecast.app.cluster.peers import MAX_HOPS
 
 ANSWERS: Final = frozenset({0, 200, 400, 404, 409, 470, 503, 508})
 """What a client may be told: that there is no answer, or to come back, are among it. A DELETE of nothing gets 400."""
-
-HOPS: Final = 2
-"""So often a request is passed on at most."""
 
 LATE_S: Final = 0.1
 """If the clients' process was this late once, the machine had too much to do: what depends on time is not judged."""
@@ -81,8 +79,8 @@ def _answers(story: Story, found: Judgement) -> Iterator[Violation]:
         found.counts["passed on too often (508)"] += one.answer.status == 508
         if one.answer.status not in ANSWERS:
             yield Violation("answers", f"{one.channel}: {one.answer.status} {one.answer.body[:80]!r}")
-    if record.passed > HOPS * record.asked:
-        yield Violation("loops", f"{record.asked} requests of clients were passed on {record.passed} times")
+    if record.hops > MAX_HOPS:
+        yield Violation("loops", f"a request has passed {record.hops} nodes")
 
 
 def _bytes(story: Story, found: Judgement) -> Iterator[Violation]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import json
 import os
 import random
 import re
@@ -12,6 +13,7 @@ import sys
 import tempfile
 import time
 from asyncio.subprocess import Process
+from base64 import urlsafe_b64decode
 from collections import Counter, defaultdict
 from collections.abc import AsyncIterator, Callable, Iterator
 from contextlib import AsyncExitStack, asynccontextmanager, contextmanager, suppress
@@ -31,7 +33,7 @@ from tests.support.ports import free_port
 
 _OF_NATS: Final = re.compile(r"site-packages/nats/|ConnectionClosedError")
 
-_PASSED: Final = re.compile(r"(?m)^tricklecast_cluster_forwarded_total\S* (\S+)$")
+_SIGNED: Final = re.compile(rb"trickle-cluster: ([\w=-]+)\.")
 
 READY_S: Final = 40.0
 """A node that was started, and NATS that was restarted, serve after this time."""
@@ -60,13 +62,12 @@ class Node:
     for_clients: Relay
     process: Process | None = None
     _told: int = 0  # bytes of the log that were looked at
-    _passed: int = 0  # requests that it had passed on by then
+    hops: int = 0  # the nodes that a request had passed on its way to this one, at most
 
-    async def passed(self) -> int:
-        """How many requests it has passed on to other nodes since the last call, or since it was started."""
-        text = (await self.ask("/metrics")).body.decode()
-        before, self._passed = self._passed, sum(int(float(number)) for number in _PASSED.findall(text))
-        return self._passed - before if self._passed >= before else self._passed
+    def look(self, data: bytes) -> None:
+        """Look at what another node sends."""
+        for about in _SIGNED.findall(data):
+            self.hops = max(self.hops, len(json.loads(urlsafe_b64decode(about))[0]))
 
     def faults(self) -> list[str]:
         """What it has logged of its own faults since the last call, but those of nats-py, which asyncio tells."""
@@ -290,7 +291,9 @@ async def running(
                 *("--node", name, "--port", str(port), "--advertise-url", f"http://127.0.0.1:{to_it.port}"),
                 *("--cluster", ",".join(way.url for way in to_nats), *settings),
             )
-            nodes.append(Node(name, port, root, folder / f"{name}.log", arguments, to_nats, to_it, for_clients))
+            node = Node(name, port, root, folder / f"{name}.log", arguments, to_nats, to_it, for_clients)
+            to_it.look = node.look
+            nodes.append(node)
         cluster = Cluster(nodes, of_nats)
         try:
             for node in nodes:

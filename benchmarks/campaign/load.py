@@ -96,15 +96,14 @@ class Record:
     """All that clients have seen.
 
     Attributes:
-        bodies: all that was sent, by its name. asked: requests. passed: how many the nodes have passed on.
+        bodies: all that was sent, by its name. hops: nodes that a request has passed before it was answered, at most.
     """
 
     bodies: dict[str, bytes] = field(default_factory=dict)
     writes: list[Write] = field(default_factory=list)
     reads: list[Read] = field(default_factory=list)
     deletes: list[Delete] = field(default_factory=list)
-    asked: int = 0
-    passed: int = 0
+    hops: int = 0
 
 
 class Load:
@@ -195,7 +194,6 @@ class Load:
         self, channel: str, seq: int, body: str, node: int, pinned: int | None, *fields: str
     ) -> tuple[Wire, asyncio.Future[Answer], Write]:
         """Send the head of a POST."""
-        self.record.asked += 1
         wire = await Wire.open(self._ports[node], EXCHANGE_S)
         pin = f"Lp-Trickle-Life: {channel}:0" if pinned is None else f"Lp-Trickle-Epoch: {pinned}"
         key = f"Idempotency-Key: {body}"
@@ -261,7 +259,6 @@ class Load:
             if not wire.usable:
                 wire = await Wire.open(self._ports[node], EXCHANGE_S)
             begun = time.monotonic()
-            self.record.asked += 1
             found = await wire.ask(f"GET {BASE}/{channel}/{seq}", within_s=READ_S)
             self.record.reads.append(Read(channel, reader, begun, found))
             if found.status == 200 and found.whole and "lp-trickle-closed" not in found.fields:

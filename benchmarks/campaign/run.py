@@ -106,6 +106,8 @@ async def one(plan: Plan, number: int, schedule: tuple[Fault, ...], cluster: Clu
     dice = dice_of(plan.seed, number)
     names = [f"s{number}-{kind}" for kind in ("film-0", "film-1", "rivals-0", "rivals-1")]
     cluster.happened = []
+    for node in cluster.nodes:
+        node.hops = 0
     load = Load(cluster, tuple(names[:2]), tuple(names[2:]), dice)
     try:
         if not await load.published(0.0, BEGIN_S):
@@ -122,7 +124,7 @@ async def one(plan: Plan, number: int, schedule: tuple[Fault, ...], cluster: Clu
         recovered = await load.published(time.monotonic(), HEAL_S)
     finally:
         await load.end()
-    load.record.passed = sum([await node.passed() for node in cluster.nodes])
+    load.record.hops = max(node.hops for node in cluster.nodes)
     finals = {name: await _agree(cluster, name) for name in names}
     faults = [fault for node in cluster.nodes for fault in node.faults()]
     story = Story(load.record, cluster.happened, plan.lease_s, load.late_s, recovered, finals, faults)

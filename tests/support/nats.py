@@ -12,7 +12,7 @@ import subprocess
 import sys
 import tempfile
 import urllib.request
-from collections.abc import AsyncIterator, Iterator
+from collections.abc import AsyncIterator, Callable, Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -156,10 +156,12 @@ class Relay:
     Attributes:
         port: where it listens. open: whether bytes pass; while they do not, they wait, and arrive later.
         names: what a server of NATS says of where others are (``INFO``) is replaced by these, of the same length each.
+        look: hears of all that is sent to the server.
     """
 
     port: int = 0
     names: dict[bytes, bytes] = field(default_factory=dict)
+    look: Callable[[bytes], None] = lambda data: None
     open: asyncio.Event = field(default_factory=asyncio.Event)
     _writers: set[asyncio.StreamWriter] = field(default_factory=set)
 
@@ -188,7 +190,7 @@ class Relay:
             upstream, towards = await asyncio.open_connection("127.0.0.1", port)
             ends.add(towards)
             self._writers.add(towards)
-            await asyncio.gather(self._pass_on(reader, towards), self._pass_on(upstream, writer))
+            await asyncio.gather(self._pass_on(reader, towards, self.look), self._pass_on(upstream, writer))
         except OSError:
             pass
         finally:
@@ -196,8 +198,14 @@ class Relay:
             for end in ends:
                 end.transport.abort()
 
-    async def _pass_on(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+    async def _pass_on(
+        self,
+        reader: asyncio.StreamReader,
+        writer: asyncio.StreamWriter,
+        look: Callable[[bytes], None] = lambda data: None,
+    ) -> None:
         while data := await reader.read(65536):
+            look(data)
             if data.startswith(b"INFO "):
                 for name, instead in self.names.items():
                     data = data.replace(name, instead)
