@@ -416,7 +416,12 @@ class Fetcher:
                     cause = source
                 case Answered(answer, body):
                     await body.aclose()
-                    if answer.status != wire.Status.TOO_MANY_REQUESTS and answer.status < wire.Status.SERVER_ERROR:
+                    may_come = answer.status == wire.Status.NOT_FOUND and not answer.closed and not self.nodes.alone
+                    if (
+                        answer.status != wire.Status.TOO_MANY_REQUESTS
+                        and answer.status < wire.Status.SERVER_ERROR
+                        and not may_come  # a node that takes the channel over has it when its publisher comes
+                    ):
                         return error
                     cause, floor_s = answer.error(begun.seq), answer.retry_after_s
                 case None:

@@ -104,6 +104,33 @@ def test_a_replica_that_ends_is_no_end_of_the_segment(cuts: int) -> None:
     run(main)
 
 
+def test_a_node_that_takes_the_channel_over_may_not_have_it_yet() -> None:
+    """The publisher sends the segment again, and the reader goes on; unless the channel has ended."""
+    said = [{}, {}, {"closed": "terminated"}]
+
+    async def gone(exchange: Exchange) -> None:
+        if exchange.connection == 1 and exchange.tail == "0":
+            await exchange.begin(0, epoch=1)
+            await exchange.chunk(b"one, ")
+        exchange.abort()
+
+    async def heir(exchange: Exchange) -> None:
+        if exchange.tail == "0" and left:
+            await exchange.text(404, "Stream not found", **left.pop())
+        else:
+            await holds(exchange)
+
+    async def main(whole: bytes) -> None:
+        async with reading(gone, heir) as (subscriber, _, _):
+            segment = await anext(subscriber)
+            assert b"".join([chunk async for chunk in segment]) == whole
+
+    left = said[:2]
+    run(lambda: main(b"one, two"))
+    left = said[2:]
+    run(lambda: main(b"one, "))
+
+
 def test_a_node_that_hangs_is_left(monkeypatch: pytest.MonkeyPatch) -> None:
     """To let a reader wait is no failure; but a node that does not say where its head is, either, has failed."""
     monkeypatch.setattr(fetch, "NEXT_S", 0.05)
