@@ -683,7 +683,10 @@ class Directory:
             is_live = entry is not None and not entry.ended
             if entry is not None and is_live and not await self._is_free(bucket, entry):
                 return Taken(view.place_of(entry))
-            revision, last = view.revision(channel), 0 if entry is None else entry.epoch
+            if self.channels.get(channel) is not entry:
+                continue  # another node was faster
+            # Both of one entry: behind the revision of a later one, its epoch would have two owners.
+            revision, last = (0, 0) if entry is None else (entry.revision, entry.epoch)
             goes_on = self._keeps_epochs and is_live and last >= at_least_epoch
             epoch = last if goes_on else max(last, at_least_epoch) + 1
             try:

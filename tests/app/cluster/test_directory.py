@@ -109,6 +109,31 @@ async def test_channels_of_a_dead_node_are_free(nats: ModelNats) -> None:
         assert b.counters.takeovers + c.counters.takeovers == 10
 
 
+async def test_a_channel_that_is_taken_while_its_owner_is_deposed(
+    nats: ModelNats, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A node that was faster has it: the other one writes behind no revision of which it has not seen the epoch."""
+    a, b, c = make("a", nats), make("b", nats), make("c", nats)
+    async with running(b, c):
+        await a.start({})
+        await claimed(a, "x")
+        await until(lambda: b.place("x") is not None and c.place("x") is not None)
+        crash(a)
+        await until(lambda: not (b.reachable("a") or c.reachable("a")))
+        is_free = Directory._is_free
+
+        async def slow(directory: Directory, *about: Any) -> bool:
+            free = await is_free(directory, *about)
+            if directory is c and free:
+                assert await claimed(b, "x") == 2
+                await until(lambda: c.channels["x"].epoch == 2)
+            return free
+
+        monkeypatch.setattr(Directory, "_is_free", slow)
+        assert isinstance(await c.claim("x"), Taken)
+        assert b.owns("x")
+
+
 async def test_a_node_that_leaves_is_not_waited_for(nats: ModelNats) -> None:
     """Its channels are free at once."""
     a, b = make("a", nats), make("b", nats)
