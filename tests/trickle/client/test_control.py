@@ -1,0 +1,48 @@
+"""Requests of commands to the control plane: the answer, or one typed error for each way in which there is none."""
+
+from __future__ import annotations
+
+import httpx
+import pytest
+
+from tests.support.peers import Peer, fake_server, run
+from tests.support.ports import free_port
+from tricklecast.trickle.client import control
+from tricklecast.trickle.client.control import ask, json_of
+from tricklecast.trickle.errors import ConnectionLost, RemoteProtocolError
+
+
+async def answered(data: bytes | None, *, within_s: float = 10.0) -> httpx.Response:
+    """Ask a server that answers this; ``None``: it says nothing; empty: it closes the connection."""
+
+    async def serve(peer: Peer) -> None:
+        head = await peer.head()
+        assert (head.method, head.path) == ("POST", "/trickle/api/v1/x?to=a")
+        if data is None:
+            await peer.closed()
+        else:
+            await peer.send(data)
+
+    async with fake_server(serve) as fake:
+        return await ask(fake.base, "/api/v1/x?to=a", None, None, method="POST", within_s=within_s)
+
+
+def test_the_answer_of_a_server() -> None:
+    """Any status is one; a body that is not JSON is none."""
+    response = run(answered(b'HTTP/1.1 409 Conflict\r\nContent-Length: 9\r\n\r\n{"a": 12}'))
+    assert (response.status_code, json_of(response)) == (409, {"a": 12})
+    response = run(answered(b"HTTP/1.1 200 OK\r\nContent-Length: 4\r\n\r\nnone"))
+    assert (response.status_code, json_of(response)) == (200, None)
+
+
+def test_a_server_that_does_not_answer() -> None:
+    """The error names it: it speaks another protocol, is silent, goes away, or is not there."""
+    with pytest.raises(RemoteProtocolError, match=r"127\.0\.0\.1"):
+        run(answered(b"SSH-2.0-OpenSSH_9.2\r\n\r\n"))
+    with pytest.raises(ConnectionLost, match=r"no answer within 0\.05 s"):
+        run(answered(None, within_s=0.05))
+    with pytest.raises(ConnectionLost):
+        run(answered(b""))
+    with pytest.raises(ConnectionLost, match="refused"):
+        run(ask(f"http://127.0.0.1:{free_port()}", "/", None, None))
+    assert control.TIMEOUT_S > 1
