@@ -118,7 +118,8 @@ def test_a_loop_is_answered_later_and_later_and_never_refused(
     assert {(record.status, record.reason) for record in records} == {(404, "not_found")}
     assert [record.guard_ms for record in records[:FREE]] == [None] * FREE
     times = [record.guard_ms or 0 for record in records[FREE:]]
-    assert all(time >= 20 for time in times)  # how they grow is the guard's rule; a slow machine stretches each of them
+    # Timers count whole milliseconds. How they grow is the guard's rule; a slow machine stretches each of them.
+    assert all(time >= 19 for time in times)
     assert server.plane.holds >= 4
     assert server.plane.held_us >= sum(times) * 1000
     none_left(server)
