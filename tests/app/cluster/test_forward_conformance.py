@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import pytest
+
 from tests.app.cluster.nodes import two_nodes
 from tricklecast.app.tools.conformance.cases import CASES
 from tricklecast.app.tools.conformance.runner import CaseOutcome, Runner
 from tricklecast.app.tools.conformance.target import Address
 
 
+@pytest.mark.long  # test_replicas_conformance forwards all but reads
 def test_all_rules_hold_through_a_node_that_owns_nothing() -> None:
     """As at one server, sixteen cases at a time. The owner has another base path than the node that clients come to."""
     with two_nodes(at_edge={"base_path": "/"}) as nodes:
