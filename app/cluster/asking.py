@@ -38,7 +38,7 @@ _LENGTH: Final = Struct("!I")
 
 
 class Asker:
-    """Who asks, as the one that answers sees it.
+    """The connection to the worker or node that has asked a question, by which the answer goes.
 
     Args:
         reader, writer: the connection on which the answer goes.

@@ -27,10 +27,10 @@ of a lease, since their owners may be gone. Meanwhile nobody claims a channel: a
 the time of a lease (two in a bucket that is new), and until no other one says that it puts something back. A node whose
 lease was over when it found the loss may have been deposed before, so it waits for its own channels, too.
 
-**Two parts.** :mod:`~tricklecast.app.cluster.view` knows what the bucket says, what this node owns, and what has to be
-written so that both agree. Here is the conversation with NATS: one session per connection, which renews the lease, and
-one task that writes what is due until nothing is. So an operator may delete keys, an answer may get lost, and NATS may
-go away, at any time.
+**Two parts.** :mod:`~tricklecast.app.cluster.view` knows the content of the bucket and the channels of this node, and
+concludes which keys have to be written so that both agree. Here is the conversation with NATS: one session per
+connection, which renews the lease, and one task that writes what is due until nothing is. So an operator may delete
+keys, an answer may get lost, and NATS may go away, at any time.
 
 Nothing here raises an error of NATS: without NATS all that is known stays, and decisions are :class:`Unavailable`.
 """

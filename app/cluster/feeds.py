@@ -50,7 +50,7 @@ ANSWER_S: Final = 2.0
 FEED: Final = b"feed"
 ADOPT: Final = b"adopt"
 QUESTION: Final = b"ask"
-"""What a node asks of another one, below ``_cluster/``."""
+"""The three kinds of requests between nodes: ``_cluster/feed/film`` asks for the feed of the channel ``film``."""
 
 NOT_OWNER: Final = Reply(
     Status.MISDIRECTED, Reason.REPLICA, body=b"This node does not own the channel: look again", close=True

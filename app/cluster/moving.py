@@ -57,7 +57,7 @@ MOVE_S: Final = 10.0
 """A move waits so long for the end of the segments that are being written."""
 
 READY_S: Final = 30.0
-"""The heir has so long to fetch what is there. Meanwhile nobody waits."""
+"""The heir has to hold the whole channel after this time. Meanwhile publishers and readers go on."""
 
 STEP_S: Final = 5.0
 """Any other step of a move is given up after this time."""

@@ -527,11 +527,7 @@ class Cluster:
         is_new = not (name in self._deciding or self._directory.owns(name))
         if is_new and request.via is None and (better := self.elsewhere()) is not None:
             return self._forward(connection, request, route, better)
-        request.looks += 1
-        if name not in self._deciding:
-            self._deciding[name] = {}
-            self._begin(self._decide(name))
-        return _await(connection, request, route, CLAIM_S, self._deciding[name])
+        return self._join(connection, request, route, self._deciding, self._decide, CLAIM_S)
 
     def _wait_while_moving(self, connection: Caller, request: Request, route: Route) -> Reply | Exchange:
         """Let a request wait that would change a channel which is being handed over: here the change might be lost."""
@@ -581,12 +577,7 @@ class Cluster:
 
     def _ask(self, connection: Caller, request: Request, route: Route) -> Parked:
         """Let a request wait until it is known whether its channel is at another node."""
-        request.looks += 1
-        name = route.channel
-        if name not in self._asking:
-            self._asking[name] = {}
-            self._begin(self._look_up(name))
-        return _await(connection, request, route, ASK_S, self._asking[name])
+        return self._join(connection, request, route, self._asking, self._look_up, ASK_S)
 
     async def _look_up(self, name: str) -> None:
         try:
@@ -595,6 +586,27 @@ class Cluster:
             self._plane.fault("while a channel was looked up", error)
         finally:
             _wake(self._asking.pop(name))
+
+    def _join(
+        self,
+        connection: Caller,
+        request: Request,
+        route: Route,
+        waiting: dict[str, dict[Parked, None]],
+        work: Callable[[str], Coroutine[None, None, None]],
+        wait_s: float,
+    ) -> Parked:
+        """Let a request wait for work on its channel, which the first of several requests begins.
+
+        Args:
+            waiting: the requests that wait for such work, by the channel's name; the work takes them out at its end.
+        """
+        request.looks += 1
+        name = route.channel
+        if name not in waiting:
+            waiting[name] = {}
+            self._begin(work(name))
+        return _await(connection, request, route, wait_s, waiting[name])
 
     def _begin(self, work: Coroutine[None, None, None]) -> None:
         task = asyncio.get_running_loop().create_task(work)

@@ -142,7 +142,7 @@ class Listeners(Protocol):
 
 @dataclass
 class Counters:
-    """What has happened since the start, for metrics."""
+    """Counts events since the start, for metrics: ``takeovers`` is the number of channels taken from lost nodes."""
 
     connections: int = 0
     errors: int = 0
@@ -429,7 +429,7 @@ class View:
             self._tell(self._listeners.lost, channel, epoch)
 
     def meta_wanted(self, now_us: int) -> dict[str, Any] | None:
-        """Agree with the bucket on the secret: the oldest one counts. Returns what has to be written, if anything."""
+        """Agree with the bucket on the secret: the oldest one counts. Returns the value to write, or ``None``."""
         if self._found is not None and (not self.meta or _age(self._found) < _age(self.meta)):
             self.meta = self._found
         if not self.meta:

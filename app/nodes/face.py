@@ -307,7 +307,7 @@ class Face:
         await asker.send(encode([head["status"], fields]) + b"\n" + body)
 
     def _application(self) -> ASGIApp:
-        """What another node may pass on: the routes about channels and nodes, of this node alone."""
+        """The application for requests that another node passes on: channels and nodes, as this node alone has them."""
         api = FastAPI(openapi_url=None)
         routers = [channels_router(self._plane, self._own), self.nodes]
         for router in routers:

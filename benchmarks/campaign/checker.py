@@ -1,4 +1,4 @@
-"""What the records of one schedule say: is each promise kept? (docs/reference/cluster-directory.md)"""
+"""The checker reads the records of one schedule: is each promise kept? (docs/reference/cluster-directory.md)"""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from benchmarks.campaign.load import Delete, Found, Read, Record, Write
 from tricklecast.app.cluster.peers import MAX_HOPS
 
 ANSWERS: Final = frozenset({0, 200, 400, 404, 409, 470, 503, 508})
-"""What a client may be told: that there is no answer, or to come back, are among it. A DELETE of nothing gets 400."""
+"""A client may get these statuses. 0 is no answer, 503 and 508 mean: come back. A DELETE of nothing gets 400."""
 
 LATE_S: Final = 0.1
 """If the clients' process was this late once, the machine had too much to do: what depends on time is not judged."""
@@ -48,7 +48,7 @@ class Story:
 
 @dataclass
 class Judgement:
-    """What was found: violations, figures, and how long takeovers took after a node was killed."""
+    """The result for one schedule: violations, figures, and the seconds that each takeover took after a kill."""
 
     violations: list[Violation] = field(default_factory=list)
     counts: Counter[str] = field(default_factory=Counter)
@@ -161,7 +161,7 @@ def _deleted(story: Story, found: Judgement) -> Iterator[Violation]:
 
 
 def _lost(story: Story, found: Judgement) -> Iterator[Violation]:
-    """What was acknowledged by the quorum is there; what was acknowledged in memory is lost with its epoch only."""
+    """A segment acknowledged by the quorum is there; one acknowledged in memory is lost with its epoch only."""
     kinds = Counter(one.fault.kind for one in story.happened)
     # If two nodes are restarted there may be none to go on; and if this process was late, so were leases.
     harmless = kinds.keys() <= HARMLESS and kinds[Kind.TERM] < 2 and story.late_s < LATE_S

@@ -152,7 +152,7 @@ def frame(seq: int, number: int) -> bytes:
 
 @dataclass
 class Reader:
-    """What a reader got.
+    """A reader, and the segments and frames that it has got.
 
     Attributes:
         urls: of the channel, at the node that it comes to first, and at the others.
