@@ -1,1 +1,1 @@
-"""One channel, several holders: the feed that its owner writes, and the replica that is made of it."""
+"""Many machines, one namespace: each node answers for all, and one node owns each channel."""

@@ -18,7 +18,7 @@ from contextlib import aclosing, suppress
 from struct import Struct
 from typing import Any, Final, Generic, TypeVar
 
-from tricklecast.app.cluster.transport import put
+from tricklecast.app.replication.transport import put
 from tricklecast.trickle.errors import TrickleError
 
 _LOGGER = logging.getLogger(__name__)

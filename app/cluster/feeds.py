@@ -2,8 +2,9 @@
 
 A node asks the owner's advertised URL for ``GET {base}/_cluster/feed/CHANNEL`` with ``Upgrade: trickle-feed`` and its
 signature (:mod:`~tricklecast.app.cluster.peers`). The owner answers 101, and from then on the two speak the feed
-(:mod:`~tricklecast.app.cluster.transport`): the first record comes from the node that asked. In the same way an owner
-asks for ``_cluster/adopt/CHANNEL`` at the node to which it gives the channel (:mod:`~tricklecast.app.cluster.moving`).
+(:mod:`~tricklecast.app.replication.transport`): the first record comes from the node that asked. In the same way an
+owner asks for ``_cluster/adopt/CHANNEL`` at the node to which it gives the channel
+(:mod:`~tricklecast.app.cluster.moving`).
 
 =====  =====================================================================
 403    no node of this cluster has signed the request
@@ -28,13 +29,13 @@ from tricklecast.app.clock import to_us
 from tricklecast.app.cluster.forward import CONNECT_S, PEER_TIMEOUT_S
 from tricklecast.app.cluster.peers import NodePlace, NodeUrl, Peers
 from tricklecast.app.cluster.questions import NodeQuestions
-from tricklecast.app.cluster.records import FeedEnd, FeedError
-from tricklecast.app.cluster.transport import TURN_BYTES, put, send_feed
 from tricklecast.app.core.rules import OwnedChannel
 from tricklecast.app.data_plane.context import DataPlane, Serve
 from tricklecast.app.data_plane.request import CLUSTER, Request
 from tricklecast.app.data_plane.responses import FORGED, Reply, shutdown_reply
 from tricklecast.app.listener import tune
+from tricklecast.app.replication.records import FeedEnd, FeedError
+from tricklecast.app.replication.transport import TURN_BYTES, put, send_feed
 from tricklecast.trickle.errors import InvalidChannelName, TrickleError
 from tricklecast.trickle.paths import parse_channel
 from tricklecast.trickle.records import Reason

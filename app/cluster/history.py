@@ -5,10 +5,10 @@ takes the channel over goes on in the same epoch, so it must have all that was a
 may be alive and not know that it is deposed, must not be able to acknowledge anything any more.
 
 **The idea.** Each channel has one subject of a stream. Its owner writes the records of a
-:class:`~tricklecast.app.cluster.feed.Feed` there, as to a replica: a snapshot, then what happens. Every message names
-the sequence number of the message that it follows, and JetStream refuses it if another one is the last. So one message
-of a channel is on its way at a time, and all that has gathered meanwhile goes into the next one. A publisher waits for
-the message with the fact that closes its segment.
+:class:`~tricklecast.app.replication.feed.Feed` there, as to a replica: a snapshot, then what happens. Every message
+names the sequence number of the message that it follows, and JetStream refuses it if another one is the last. So one
+message of a channel is on its way at a time, and all that has gathered meanwhile goes into the next one. A publisher
+waits for the message with the fact that closes its segment.
 
 **Fence.** A successor, which the directory has given the channel, writes an empty message first. From then on each
 write of the node before is refused, and what it has acknowledged is there to be read. It is read after the fence, never
@@ -46,12 +46,12 @@ from dataclasses import dataclass
 from math import inf
 from typing import Final, NamedTuple
 
-from tricklecast.app.cluster.feed import Feed
 from tricklecast.app.cluster.jetstream import Connection
-from tricklecast.app.cluster.records import FeedEnd, HeldSegment, Hello
 from tricklecast.app.cluster.streams import Streams
 from tricklecast.app.core.rules import OwnedChannel
 from tricklecast.app.core.window import Budget
+from tricklecast.app.replication.feed import Feed
+from tricklecast.app.replication.records import FeedEnd, HeldSegment, Hello
 from tricklecast.trickle.errors import TrickleError
 
 logger = logging.getLogger("tricklecast.cluster")

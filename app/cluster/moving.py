@@ -42,12 +42,12 @@ from tricklecast.app.cluster.directory import Directory, Unavailable
 from tricklecast.app.cluster.feeds import ADOPT
 from tricklecast.app.cluster.quorum import Quorum
 from tricklecast.app.cluster.replicas import Cluster
-from tricklecast.app.cluster.transport import put
 from tricklecast.app.cluster.view import SERVING, Node, Place
 from tricklecast.app.core.facts import Fact
 from tricklecast.app.core.registry import Registry
 from tricklecast.app.core.rules import OwnedChannel
 from tricklecast.app.data_plane.context import DataPlane, Serve
+from tricklecast.app.replication.transport import put
 from tricklecast.trickle.errors import TrickleError
 from tricklecast.trickle.paths import is_reserved
 

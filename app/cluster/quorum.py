@@ -22,14 +22,14 @@ from typing import Final, NamedTuple
 
 from tricklecast.app.cluster.history import Shared, Stamp, Start, Superseded, Writer
 from tricklecast.app.cluster.jetstream import EXPECTED, Connection, NatsOptions, Unreachable
-from tricklecast.app.cluster.records import FeedError, HeldSegment
-from tricklecast.app.cluster.replica import OutOfMemory, Replica
 from tricklecast.app.cluster.streams import Stream, StreamOptions, Streams, rest
 from tricklecast.app.core.facts import ChannelCreated, Fact
 from tricklecast.app.core.registry import Registry
 from tricklecast.app.core.rules import OwnedChannel
 from tricklecast.app.core.segment import OPEN
 from tricklecast.app.core.state import Channel
+from tricklecast.app.replication.records import FeedError, HeldSegment
+from tricklecast.app.replication.replica import OutOfMemory, Replica
 from tricklecast.trickle.errors import TrickleError
 from tricklecast.trickle.paths import is_reserved
 

@@ -36,8 +36,6 @@ from tricklecast.app.clock import to_time
 from tricklecast.app.cluster.feeds import PROTOCOL, Feeds
 from tricklecast.app.cluster.forward import MOVED, WAKE_BATCH
 from tricklecast.app.cluster.peers import ChannelPlace, NodePlace, Peers
-from tricklecast.app.cluster.replica import Replica
-from tricklecast.app.cluster.transport import follow
 from tricklecast.app.core.facts import ChannelEnded, EndReason, Fact
 from tricklecast.app.core.rules import OwnedChannel
 from tricklecast.app.core.state import Channel
@@ -50,6 +48,8 @@ from tricklecast.app.data_plane.responses import Reply, unconfirmed_reply
 from tricklecast.app.data_plane.routing import Route
 from tricklecast.app.data_plane.stages import park
 from tricklecast.app.data_plane.upload import Upload
+from tricklecast.app.replication.replica import Replica
+from tricklecast.app.replication.transport import follow
 from tricklecast.trickle.errors import TrickleError
 from tricklecast.trickle.paths import is_reserved
 from tricklecast.trickle.records import Op, Reason

@@ -3,7 +3,7 @@
 **The problem.** One worker has a channel. With 20,000 readers that worker is full, and the others have nothing to do.
 
 **The idea.** The owner of a channel with :data:`SPREAD_FROM` readers tells the others. Each of them then holds a
-replica (:mod:`tricklecast.app.cluster.replica`), fed over a socket, and serves readers that come to it as the owner
+replica (:mod:`tricklecast.app.replication.replica`), fed over a socket, and serves readers that come to it as the owner
 would. The owner sends every byte once to each worker, instead of once to each reader. It keeps its equal share of the
 readers; one beyond that moves to another worker when its next request begins, and stays there.
 
@@ -37,14 +37,14 @@ import orjson
 
 from tricklecast.app.clock import to_time, to_us
 from tricklecast.app.cluster.asking import Asker
-from tricklecast.app.cluster.records import End, FeedEnd, record
-from tricklecast.app.cluster.replica import Replica
-from tricklecast.app.cluster.transport import STALL_S, TURN_BYTES, follow, put, send_feed
 from tricklecast.app.core.rules import OwnedChannel
 from tricklecast.app.core.state import Channel
 from tricklecast.app.data_plane.context import DataPlane
 from tricklecast.app.data_plane.held import has_answer, holder_answers, send_away
 from tricklecast.app.data_plane.routing import Route
+from tricklecast.app.replication.records import End, FeedEnd, record
+from tricklecast.app.replication.replica import Replica
+from tricklecast.app.replication.transport import STALL_S, TURN_BYTES, follow, put, send_feed
 from tricklecast.app.workers.mesh import Kind, Mesh, MeshFull
 from tricklecast.app.workers.placement import Placement
 from tricklecast.app.workers.questions import Questions

@@ -5,8 +5,8 @@ message of the mesh, and facts go on to come. So the worker that asks makes a pa
 the question; the answer comes from the other end (:mod:`~tricklecast.app.cluster.asking`). A worker also asks itself in
 this way, so that there is one way only.
 
-Most answers are frames. The feed of a channel has records of its own (:mod:`~tricklecast.app.cluster.records`), so its
-question takes the bare connection (:meth:`Questions.connect`).
+Most answers are frames. The feed of a channel has records of its own (:mod:`~tricklecast.app.replication.records`), so
+its question takes the bare connection (:meth:`Questions.connect`).
 """
 
 from __future__ import annotations

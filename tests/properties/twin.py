@@ -10,9 +10,6 @@ from dataclasses import replace
 from typing import Final
 
 from tests.properties.heir import Bytes, check_heir, check_prefix, roomy
-from tricklecast.app.cluster.feed import Feed
-from tricklecast.app.cluster.records import FeedEnd, Hello, Parser
-from tricklecast.app.cluster.replica import Replica
 from tricklecast.app.core.facts import ChannelCreated, Fact
 from tricklecast.app.core.limits import Limits
 from tricklecast.app.core.registry import Registry
@@ -20,6 +17,9 @@ from tricklecast.app.core.rules import OwnedChannel
 from tricklecast.app.core.segment import Faults, Segment, State
 from tricklecast.app.core.state import Channel, Ready, Upcoming
 from tricklecast.app.core.window import Budget
+from tricklecast.app.replication.feed import Feed
+from tricklecast.app.replication.records import FeedEnd, Hello, Parser
+from tricklecast.app.replication.replica import Replica
 from tricklecast.trickle.wire import NO_LIFE
 
 ROOMY_BYTES: Final = 10_000_000

@@ -18,9 +18,9 @@ from tests.support.waiting import WITHIN_S, eventually
 from tricklecast.app.cluster.feeds import NoFeed
 from tricklecast.app.cluster.forward import PEER_TIMEOUT_S
 from tricklecast.app.cluster.peers import sign
-from tricklecast.app.cluster.records import Hello, record
 from tricklecast.app.core.rules import OwnedChannel
 from tricklecast.app.data_plane.request import Via
+from tricklecast.app.replication.records import Hello, record
 from tricklecast.app.tools.conformance.connection import RawConnection
 
 PATH = "/trickle/_cluster/feed/film"

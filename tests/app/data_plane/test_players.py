@@ -13,8 +13,8 @@ from typing import Any
 
 import pytest
 
-from tests.app.cluster.bridge import Bridge
 from tests.app.data_plane.support import LAG_S, PATIENT, SlowPeer, later
+from tests.app.replication.bridge import Bridge
 from tests.support.hls import Part, Playlist, Watcher, read
 from tests.support.local import LocalServer, local_server
 from tests.support.media import (

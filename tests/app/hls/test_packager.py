@@ -18,15 +18,15 @@ from hypothesis import strategies as st
 
 from tests.app.core.support import Told, make_registry, owned
 from tests.support.media import init_segment, mp4_pictures, ts_pictures
-from tricklecast.app.cluster.feed import Feed
-from tricklecast.app.cluster.records import Hello
-from tricklecast.app.cluster.replica import Replica
 from tricklecast.app.core.facts import MAX_MARK
 from tricklecast.app.core.registry import Registry
 from tricklecast.app.core.segment import Writer
 from tricklecast.app.hls.packager import Packager, Packagers
 from tricklecast.app.hls.playlist import playlist
 from tricklecast.app.hls.timeline import Mark, Rule, rule_for
+from tricklecast.app.replication.feed import Feed
+from tricklecast.app.replication.records import Hello
+from tricklecast.app.replication.replica import Replica
 from tricklecast.trickle.media.containers import box
 
 PICTURE_S: Final = 0.04

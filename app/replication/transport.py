@@ -14,11 +14,11 @@ from collections.abc import Awaitable, Callable, Sequence
 from contextlib import suppress
 from typing import Final
 
-from tricklecast.app.cluster.feed import Feed
-from tricklecast.app.cluster.records import Beat, End, FeedEnd, FeedError, Hello, OtherVersion, Parser, record
-from tricklecast.app.cluster.replica import OutOfMemory, Replica
 from tricklecast.app.core.registry import Registry
 from tricklecast.app.core.state import Channel
+from tricklecast.app.replication.feed import Feed
+from tricklecast.app.replication.records import Beat, End, FeedEnd, FeedError, Hello, OtherVersion, Parser, record
+from tricklecast.app.replication.replica import OutOfMemory, Replica
 from tricklecast.trickle.errors import TrickleError
 
 logger = logging.getLogger("tricklecast.cluster")

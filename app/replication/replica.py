@@ -18,7 +18,11 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Final
 
-from tricklecast.app.cluster.records import (
+from tricklecast.app.core.facts import Fact, SegmentAwaited
+from tricklecast.app.core.registry import Registry
+from tricklecast.app.core.segment import OPEN, Segment, encode_frame
+from tricklecast.app.core.state import Channel
+from tricklecast.app.replication.records import (
     MAX_PAYLOAD,
     Beat,
     Begin,
@@ -34,10 +38,6 @@ from tricklecast.app.cluster.records import (
     SnapshotOver,
     record,
 )
-from tricklecast.app.core.facts import Fact, SegmentAwaited
-from tricklecast.app.core.registry import Registry
-from tricklecast.app.core.segment import OPEN, Segment, encode_frame
-from tricklecast.app.core.state import Channel
 from tricklecast.trickle.errors import LocalProtocolError, TrickleError
 
 MAX_HELLO: Final = MAX_PAYLOAD
@@ -49,7 +49,7 @@ class OutOfMemory(TrickleError):
 
 
 class Replica:
-    """Holds one channel of another server. It does no input or output (:mod:`~tricklecast.app.cluster.transport`).
+    """Holds one channel of another server. It does no input or output (:mod:`~tricklecast.app.replication.transport`).
 
     Args:
         name: of the channel.

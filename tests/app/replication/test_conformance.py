@@ -5,7 +5,7 @@ from __future__ import annotations
 from contextlib import closing
 from typing import Any
 
-from tests.app.cluster.bridge import Bridge, one_address
+from tests.app.replication.bridge import Bridge, one_address
 from tests.support.local import local_server
 from tricklecast.app.tools.conformance.cases import CASES
 from tricklecast.app.tools.conformance.response import Response

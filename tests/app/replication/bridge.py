@@ -18,8 +18,8 @@ from typing import Final
 from tests.support.local import LocalServer
 from tests.support.waiting import eventually
 from tricklecast.app.clock import to_time, to_us
-from tricklecast.app.cluster.replica import Replica
-from tricklecast.app.cluster.transport import follow, send_feed
+from tricklecast.app.replication.replica import Replica
+from tricklecast.app.replication.transport import follow, send_feed
 
 _GET: Final = re.compile(rb"(?:GET|HEAD) /trickle/([^/? ]+)/[^/ ]+ ")
 

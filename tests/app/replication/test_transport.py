@@ -15,7 +15,12 @@ from tests.app.core.support import Watcher, content, grant, publish
 from tests.support.waiting import WITHIN_S
 from tricklecast.app.cluster import feed as feeds
 from tricklecast.app.cluster import records, transport
-from tricklecast.app.cluster.records import (
+from tricklecast.app.core.limits import Limits
+from tricklecast.app.core.registry import Registry
+from tricklecast.app.core.results import Cause, Refusal
+from tricklecast.app.core.segment import State
+from tricklecast.app.core.state import Channel, Ready, Upcoming
+from tricklecast.app.replication.records import (
     MAX_CHUNK,
     Beat,
     Begin,
@@ -27,13 +32,8 @@ from tricklecast.app.cluster.records import (
     SnapshotOver,
     record,
 )
-from tricklecast.app.cluster.replica import Replica
-from tricklecast.app.cluster.transport import follow, send_feed
-from tricklecast.app.core.limits import Limits
-from tricklecast.app.core.registry import Registry
-from tricklecast.app.core.results import Cause, Refusal
-from tricklecast.app.core.segment import State
-from tricklecast.app.core.state import Channel, Ready, Upcoming
+from tricklecast.app.replication.replica import Replica
+from tricklecast.app.replication.transport import follow, send_feed
 from tricklecast.trickle.errors import TrickleError
 
 

@@ -10,20 +10,6 @@ import pytest
 
 from tests.app.core.support import Watcher, content, grant, publish
 from tricklecast.app.cluster import replica as replicas
-from tricklecast.app.cluster.feed import Feed
-from tricklecast.app.cluster.records import (
-    Begin,
-    FeedEnd,
-    FeedError,
-    Hello,
-    Parser,
-    Record,
-    SnapshotOver,
-    chunk_records,
-    fact_record,
-    record,
-)
-from tricklecast.app.cluster.replica import OutOfMemory, Replica
 from tricklecast.app.core import state
 from tricklecast.app.core.facts import (
     BodyBegun,
@@ -44,6 +30,20 @@ from tricklecast.app.core.results import Gone
 from tricklecast.app.core.segment import MAX_FORMER_KEYS, Segment, State
 from tricklecast.app.core.state import Upcoming
 from tricklecast.app.core.window import Eviction
+from tricklecast.app.replication.feed import Feed
+from tricklecast.app.replication.records import (
+    Begin,
+    FeedEnd,
+    FeedError,
+    Hello,
+    Parser,
+    Record,
+    SnapshotOver,
+    chunk_records,
+    fact_record,
+    record,
+)
+from tricklecast.app.replication.replica import OutOfMemory, Replica
 from tricklecast.trickle.errors import LocalProtocolError
 
 BEGIN = record(Begin("x", 1, True))

@@ -7,7 +7,19 @@ from typing import Any, Final
 import orjson
 import pytest
 
-from tricklecast.app.cluster.records import (
+from tricklecast.app.core.facts import (
+    BodyBegun,
+    ChannelCreated,
+    ChannelEnded,
+    EndReason,
+    Fact,
+    NumberingNamed,
+    SegmentClosed,
+    SegmentEvicted,
+)
+from tricklecast.app.core.segment import State
+from tricklecast.app.core.window import Eviction
+from tricklecast.app.replication.records import (
     MAX_CHUNK,
     MAX_KEY,
     Beat,
@@ -26,18 +38,6 @@ from tricklecast.app.cluster.records import (
     fact_record,
     record,
 )
-from tricklecast.app.core.facts import (
-    BodyBegun,
-    ChannelCreated,
-    ChannelEnded,
-    EndReason,
-    Fact,
-    NumberingNamed,
-    SegmentClosed,
-    SegmentEvicted,
-)
-from tricklecast.app.core.segment import State
-from tricklecast.app.core.window import Eviction
 
 BEGIN: Final = Begin("x", 1, True)
 

@@ -24,17 +24,6 @@ from collections import deque
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Final
 
-from tricklecast.app.cluster.records import (
-    Begin,
-    End,
-    FeedEnd,
-    HeldSegment,
-    Hello,
-    SnapshotOver,
-    chunk_records,
-    fact_record,
-    record,
-)
 from tricklecast.app.core.facts import (
     BodyBegun,
     BodyLeft,
@@ -53,6 +42,17 @@ from tricklecast.app.core.facts import (
 from tricklecast.app.core.segment import OPEN, WAITING, Segment, State
 from tricklecast.app.core.state import Channel
 from tricklecast.app.core.window import Budget, Eviction
+from tricklecast.app.replication.records import (
+    Begin,
+    End,
+    FeedEnd,
+    HeldSegment,
+    Hello,
+    SnapshotOver,
+    chunk_records,
+    fact_record,
+    record,
+)
 
 MAX_BEHIND: Final = 10_000
 """Facts since the snapshot that a replica may be behind: the busiest channel makes them in seconds; they take 2 MB."""
