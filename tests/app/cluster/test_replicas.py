@@ -13,13 +13,14 @@ from tests.app.cluster.table import Member, Table, View, members
 from tests.app.data_plane.test_players import Live
 from tests.support.compiled import needs_interpreter
 from tests.support.waiting import WITHIN_S, eventually
-from tricklecast.app.cluster import forward, transport
+from tricklecast.app.cluster import forward
 from tricklecast.app.cluster import replicas as module
 from tricklecast.app.cluster.forward import WAKE_BATCH
 from tricklecast.app.cluster.peers import sign
 from tricklecast.app.cluster.replicas import KEEP_S, MAX_HELD, UNUSED_S
 from tricklecast.app.data_plane.context import ParkedFor
 from tricklecast.app.data_plane.request import Via
+from tricklecast.app.replication import transport
 from tricklecast.app.replication.records import FeedEnd
 from tricklecast.app.tools.conformance.connection import RawConnection
 from tricklecast.app.tools.conformance.target import RemoteChannel

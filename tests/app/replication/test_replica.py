@@ -9,7 +9,6 @@ from typing import Any
 import pytest
 
 from tests.app.core.support import Watcher, content, grant, publish
-from tricklecast.app.cluster import replica as replicas
 from tricklecast.app.core import state
 from tricklecast.app.core.facts import (
     BodyBegun,
@@ -30,6 +29,7 @@ from tricklecast.app.core.results import Gone
 from tricklecast.app.core.segment import MAX_FORMER_KEYS, Segment, State
 from tricklecast.app.core.state import Upcoming
 from tricklecast.app.core.window import Eviction
+from tricklecast.app.replication import replica as replicas
 from tricklecast.app.replication.feed import Feed
 from tricklecast.app.replication.records import (
     Begin,

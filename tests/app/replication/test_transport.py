@@ -13,13 +13,13 @@ import pytest
 
 from tests.app.core.support import Watcher, content, grant, publish
 from tests.support.waiting import WITHIN_S
-from tricklecast.app.cluster import feed as feeds
-from tricklecast.app.cluster import records, transport
 from tricklecast.app.core.limits import Limits
 from tricklecast.app.core.registry import Registry
 from tricklecast.app.core.results import Cause, Refusal
 from tricklecast.app.core.segment import State
 from tricklecast.app.core.state import Channel, Ready, Upcoming
+from tricklecast.app.replication import feed as feeds
+from tricklecast.app.replication import records, transport
 from tricklecast.app.replication.records import (
     MAX_CHUNK,
     Beat,

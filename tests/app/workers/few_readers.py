@@ -10,7 +10,7 @@ from typing import Any
 from tests.support.forked import serve_forks
 from tests.support.waiting import WITHIN_S
 from tricklecast.app import changes
-from tricklecast.app.cluster import feed
+from tricklecast.app.replication import feed
 from tricklecast.app.workers import busy, dashboard, facts, overview
 
 SMALL: dict[Any, dict[str, Any]] = {
