@@ -23,6 +23,7 @@ from __future__ import annotations
 from collections import deque
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Final
+from zlib import crc32
 
 from tricklecast.app.core.facts import (
     BodyBegun,
@@ -63,13 +64,14 @@ class _Outgoing:
 
     Attributes:
         sent: how many of its frames are sent. skip: bytes of those that follow which the replica has already.
+        crc: of the frames that are sent, if the replica wants to know.
     """
 
-    __slots__ = ("segment", "sent", "skip")
+    __slots__ = ("crc", "segment", "sent", "skip")
 
     def __init__(self, segment: Segment, skip: int = 0) -> None:
         self.segment = segment
-        self.sent, self.skip = 0, skip
+        self.sent, self.skip, self.crc = 0, skip, 0
 
 
 class Feed:
@@ -100,6 +102,7 @@ class Feed:
         self.over: FeedEnd | None = None
         self.told: int | None = None
         self._channel, self._budget, self._to_us, self._news = channel, budget, to_us, news
+        self._checksums = hello.checksums
         # Records that the next pull returns, and their bytes.
         self._records: list[bytes | memoryview] = []
         self._size = 0
@@ -173,12 +176,16 @@ class Feed:
                 self._add(self._snapshot_over)
                 self.told = self._snapshot_facts
             else:
+                crc: int | None = None
                 if type(fact) is SegmentClosed and (outgoing := self._outgoing.get(fact.seq)) is not None:
                     if not self._take(outgoing, most):
                         break
                     del self._outgoing[fact.seq]
                     self._leave(outgoing.segment)
-                self._add(fact_record(fact, self._to_us))
+                    crc = outgoing.crc if self._checksums else None
+                elif type(fact) is SegmentClosed and self._checksums and not fact.size:
+                    crc = 0  # of no byte; a segment that is not here any more has none
+                self._add(fact_record(fact, self._to_us, crc))
                 self.told = fact.number or self.told
             self._facts.popleft()
         if not self._facts:
@@ -200,6 +207,8 @@ class Feed:
             if self._size >= most:
                 return False
             for chunk in segment.payload(outgoing.sent, outgoing.sent + 1):
+                if self._checksums:
+                    outgoing.crc = crc32(chunk, outgoing.crc)
                 skipped = min(outgoing.skip, len(chunk))
                 outgoing.skip -= skipped
                 for one in chunk_records(segment.seq, chunk[skipped:]):

@@ -8,7 +8,7 @@ kind               payload
 ``HELLO``          from the replica, once, JSON: :class:`Hello`
 ``BEGIN``          from the owner, once, JSON: :class:`Begin`
 ``FACT``           JSON: the kind of the fact, its number, its time, and the attributes of that kind. Number 0: it is
-                   part of a snapshot (:meth:`~tricklecast.app.core.state.Channel.apply`)
+                   part of a snapshot (:meth:`~tricklecast.app.core.state.Channel.apply`). ``crc``: see :class:`Hello`
 ``BYTES``          eight bytes for the seq, then a chunk of the segment, which is not empty
 ``SNAPSHOT_OVER``  JSON, after the snapshot: :class:`SnapshotOver`
 ``END``            JSON, the last one: :class:`End`. A peer of any version understands it
@@ -109,12 +109,15 @@ class Hello(NamedTuple):
     Attributes:
         instance, epoch: the start of the owner, and the epoch of the channel, of which it has something; ``""`` and 0
             for nothing.
+        checksums: whether each ``SegmentClosed`` is to have the CRC-32 of the segment's bytes, as ``crc``. Some owners
+            of version 1 do not know this, and send none.
     """
 
     channel: str
     instance: str
     epoch: int
     have: tuple[HeldSegment, ...]
+    checksums: bool = False
 
 
 class Begin(NamedTuple):
@@ -174,19 +177,24 @@ def record(message: Hello | Begin | SnapshotOver | End | Beat) -> bytes:
     about: dict[str, Any] = message._asdict()
     if isinstance(message, Hello):
         about["have"] = list(map(tuple, message.have))  # JSON knows no named tuples
+        if not message.checksums:
+            del about["checksums"]
     if isinstance(message, Hello | Begin):
         about["version"] = VERSION
     return _record(_CODES[type(message)], about)
 
 
-def fact_record(fact: Fact, to_us: Callable[[float], int]) -> bytes:
+def fact_record(fact: Fact, to_us: Callable[[float], int], crc: int | None = None) -> bytes:
     """A record of a fact.
 
     Args:
         to_us: turns the registry's time into microseconds since 1970.
+        crc: of the bytes of a segment that has closed, for a replica that has asked for it.
     """
     kind = type(fact)
     own = {name: getattr(fact, name) for name in _OWN[kind]}
+    if crc is not None:
+        own["crc"] = crc
     return _record(RecordKind.FACT, {"kind": kind.__name__, "number": fact.number, "at": to_us(fact.at), **own})
 
 
@@ -235,7 +243,8 @@ _KINDS: Final = {kind.__name__: (kind, [(name, _READ[name]) for name in own]) fo
 
 def _hello(about: dict[str, Any]) -> Hello:
     have = tuple(HeldSegment(_number(seq), _number(size), State(state)) for seq, size, state in about["have"])
-    return Hello(_text(about["channel"]), _text(about["instance"]), _number(about["epoch"]), have)
+    checksums = about.get("checksums") is True
+    return Hello(_text(about["channel"]), _text(about["instance"]), _number(about["epoch"]), have, checksums)
 
 
 def _begin(about: dict[str, Any]) -> Begin:
@@ -264,10 +273,12 @@ class Parser:
 
     Attributes:
         epoch: of the channel; 0 until the feed has begun.
+        crc: what the fact that has just come says of its segment's bytes; ``None`` if it says nothing.
     """
 
     def __init__(self, channel: str, to_time: Callable[[int], float]) -> None:
         self.epoch = 0
+        self.crc: int | None = None
         self._channel, self._to_time = channel, to_time
         # The beginning of a record that has not come wholly: MAX_PAYLOAD and what comes at a time.
         self._buffer = bytearray()
@@ -324,4 +335,5 @@ class Parser:
         if type(about["at"]) is not int:
             raise ValueError("a time is a whole number")
         at, number = self._to_time(about["at"]), _number(about["number"])
+        self.crc = None if about.get("crc") is None else _number(about["crc"])
         return kind(0, number, at, self._channel, self.epoch, *[read(about[name]) for name, read in own])

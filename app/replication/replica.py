@@ -15,10 +15,11 @@ class, the same readers, the same limits of memory. These things can go wrong:
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from typing import Final
+from zlib import crc32
 
-from tricklecast.app.core.facts import Fact, SegmentAwaited
+from tricklecast.app.core.facts import Fact, SegmentAwaited, SegmentClosed
 from tricklecast.app.core.registry import Registry
 from tricklecast.app.core.segment import OPEN, Segment, encode_frame
 from tricklecast.app.core.state import Channel
@@ -58,6 +59,8 @@ class Replica:
         arrived: called when everything is here that the owner had when a feed began; it must not call back.
         leave: called before the channel is let go here without an end at its owner, whom its readers may ask again: it
             sends them away. Without it they are told that the channel has ended.
+        closed: told of each segment that closes here, with its seq, its size and the CRC-32 of its bytes. With it the
+            owner is asked for checksums, and bytes that do not fit theirs are a wrong feed. It must not call back.
 
     Attributes:
         channel: what is held; ``None`` before the first feed has begun.
@@ -75,13 +78,14 @@ class Replica:
         *,
         arrived: Callable[[], None] | None = None,
         leave: Callable[[Channel], None] | None = None,
+        closed: Callable[[int, int, int], None] | None = None,
     ) -> None:
         self.name = name
         self.channel: Channel | None = None
         self.live = False
         self.snapshots = 0
         self._registry, self._clock, self._to_time = registry, clock, to_time
-        self._arrived, self._leave = arrived, leave
+        self._arrived, self._leave, self._closed = arrived, leave, closed
         self.instance = ""
         self._parser = Parser(name, to_time)
         # Chunks that have come, of one segment: they become one frame.
@@ -89,6 +93,8 @@ class Replica:
         self._seq = 0
         # The seqs below the head that the owner awaits, as the snapshot says that is on its way.
         self._awaited: set[int] = set()
+        # By seq: CRC-32 of what has come of segments that are open, if somebody wants to know.
+        self._crcs: dict[int, int] = {}
         # Segments with new bytes, of which no reader knows yet.
         self._grown: dict[Segment, None] = {}
 
@@ -97,10 +103,10 @@ class Replica:
         self._parser, self.live, self._awaited = Parser(self.name, self._to_time), False, set()
         if self.channel is not None and not self.channel.ended:
             have = tuple(HeldSegment(one.seq, one.size, one.state) for one in self.channel.segments.values())
-            hello = record(Hello(self.name, self.instance, self.channel.epoch, have))
+            hello = record(Hello(self.name, self.instance, self.channel.epoch, have, self._closed is not None))
             if len(hello) <= MAX_HELLO:
                 return hello
-        return record(Hello(self.name, "", 0, ()))
+        return record(Hello(self.name, "", 0, (), self._closed is not None))
 
     def take(self, channel: Channel, instance: str) -> None:
         """Hold a channel that is here already: this server has owned it, and has handed it over.
@@ -170,6 +176,13 @@ class Replica:
                 self.live = True
                 if self._arrived is not None:
                     self._arrived()
+            case SegmentClosed() if self._closed is not None:
+                crc = self._checksum(channel, message.seq)
+                if self._parser.crc not in (None, crc):
+                    raise FeedError(f"segment {message.seq} has other bytes here than at its owner: wrong checksum")
+                channel.apply(message)
+                self._crcs.pop(message.seq, None)
+                self._closed(message.seq, message.size, crc)
             case Fact():
                 channel.apply(message)
                 if type(message) is SegmentAwaited and not self.live:
@@ -191,12 +204,24 @@ class Replica:
         segment, frame = channel.segments[self._seq], encode_frame(chunks)
         if not channel.bytes_stored(segment, frame, sum(map(len, chunks)), segment.price(frame)):
             raise OutOfMemory("there is no memory for its bytes")
+        if self._closed is not None:
+            # Of all bytes: if none was counted yet, some may have been here before this replica held the channel.
+            crc = self._crcs.get(self._seq)
+            self._crcs[self._seq] = _crc(segment.payload()) if crc is None else _crc(chunks, crc)
         channel.active_at = self._clock()
         self._grown[segment] = None
+
+    def _checksum(self, channel: Channel, seq: int) -> int:
+        """CRC-32 of what is here of a segment."""
+        if (crc := self._crcs.get(seq)) is not None:
+            return crc
+        segment = channel.segments.get(seq)
+        return 0 if segment is None else _crc(segment.payload())
 
     def end(self) -> None:
         """Let go of the channel, unless it has ended: here it is over, and its readers are told."""
         self.live = False
+        self._crcs.clear()
         channel = self.channel
         if channel is None or channel.ended:
             return
@@ -208,3 +233,9 @@ class Replica:
         else:
             self._registry.let_go(channel)
         self._registry.faults.deliver()
+
+
+def _crc(chunks: Iterable[bytes | memoryview], crc: int = 0) -> int:
+    for chunk in chunks:
+        crc = crc32(chunk, crc)
+    return crc

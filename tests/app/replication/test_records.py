@@ -60,6 +60,7 @@ def parse(data: bytes) -> list[Record]:
     [
         Hello("c", "", 0, ()),
         Hello("c", "x", 2, (HeldSegment(0, 7, State.COMPLETE), HeldSegment(1, 0, State.WAITING))),
+        Hello("c", "", 0, (), checksums=True),
         BEGIN,
         SnapshotOver(3, 100),
         End(FeedEnd.LAG),
@@ -85,6 +86,18 @@ def test_a_message_comes_as_it_was_sent(message: Hello | Begin | SnapshotOver | 
 def test_a_fact_comes_as_it_was_sent(fact: Fact) -> None:
     """With the epoch of its feed; its index is the owner's own."""
     assert parse(record(BEGIN) + fact_record(fact, lambda at: round(at * 1e6)))[1] == fact
+
+
+def test_a_checksum_is_that_of_one_fact() -> None:
+    """The next one has none, unless it says so; and without one nothing is sent that older peers do not know."""
+    parser = Parser("c", float)
+    closed = SegmentClosed(0, 1, 0.0, "c", 1, 7, State.COMPLETE, 4, None)
+    seen = [parser.crc for _ in parser.feed(record(BEGIN) + fact_record(closed, int, 9) + fact_record(closed, int))]
+    assert seen == [None, 9, None]
+    assert b"crc" not in fact_record(closed, int)
+    assert b"checksums" not in record(Hello("c", "", 0, ()))
+    with pytest.raises(FeedError, match="'9' is no number"):
+        parse(record(BEGIN) + raw(RecordKind.FACT, {"kind": "BodyLeft", "number": 1, "at": 0, "seq": 0, "crc": "9"}))
 
 
 def test_a_long_chunk_comes_in_parts() -> None:

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from typing import Any
+from zlib import crc32
 
 import pytest
 
@@ -51,9 +52,10 @@ BEGIN = record(Begin("x", 1, True))
 SNAPSHOT_OVER = record(SnapshotOver(0, 0))
 
 
-def replica(**limits: Any) -> Replica:
+def replica(closed: Callable[[int, int, int], None] | None = None, **limits: Any) -> Replica:
     """One that has sent its hello."""
-    found = Replica("c", Registry(Limits(**limits), autocreate=True), lambda: 7.0, lambda at_us: at_us / 1e6)
+    registry = Registry(Limits(**limits), autocreate=True)
+    found = Replica("c", registry, lambda: 7.0, lambda at_us: at_us / 1e6, closed=closed)
     found.hello()
     return found
 
@@ -266,9 +268,9 @@ class Pair:
             times = None if times is None else times - 1
 
 
-def pair() -> Pair:
+def pair(closed: Callable[[int, int, int], None] | None = None) -> Pair:
     """The two, with segment 0."""
-    both = Pair(Registry(Limits(overtaking_grace_s=0.2), autocreate=True), replica())
+    both = Pair(Registry(Limits(overtaking_grace_s=0.2), autocreate=True), replica(closed))
     publish(both.owner, "c", 0, b"zero")
     both.connect()
     both.carry()
@@ -487,3 +489,97 @@ def test_a_replica_that_is_let_go_where_its_channel_goes_on_tells_nobody_of_an_e
     held.end()
     held.end()
     assert (left[1:], registry.channels) == ([held.channel], {})
+
+
+# Checksums.
+
+
+def test_each_closed_segment_is_checked_and_told() -> None:
+    """Also those whose bytes come by several feeds, and those without a byte."""
+    told: list[tuple[int, int, int]] = []
+    both = pair(lambda *about: told.append(about))
+    assert both.hello().checksums
+    both.connect()
+    writer = grant(both.owner, "c", 1)
+    writer.channel.append(writer, [b"o", b"n"], 1.0)
+    both.carry()
+    writer.channel.append(writer, [b"e " * 9], 1.0)
+    both.connect()
+    both.carry(8)
+    writer.channel.finish(writer, [b"!"], 2.0)
+    both.connect()
+    both.carry(8)
+    publish(both.owner, "c", 2, b"")
+    both.carry()
+    whole = b"on" + b"e " * 9 + b"!"
+    assert told == [(0, 4, crc32(b"zero")), (1, len(whole), crc32(whole)), (2, 0, 0)]
+
+
+def test_no_checksums_for_those_who_do_not_ask() -> None:
+    """Neither side counts."""
+    both = pair()
+    assert not both.hello().checksums
+    both.connect()
+    publish(both.owner, "c", 1, b"one")
+    assert both.feed is not None
+    assert b"crc" not in b"".join(map(bytes, both.feed.pull(1 << 20)))
+
+
+def test_other_bytes_are_a_wrong_feed() -> None:
+    """The segment does not close here, and nobody is told of it."""
+    told: list[object] = []
+    held = replica(lambda *about: told.append(about))
+    opened = BEGIN + SNAPSHOT_OVER + facts(*OPENED) + chunk(0, b"x")
+    fact = SegmentClosed(0, 3, 0.0, "c", 1, 0, State.COMPLETE, 1, None)
+    with pytest.raises(FeedError, match="segment 0 has other bytes here than at its owner"):
+        held.receive(opened + fact_record(fact, round, crc32(b"y")))
+    assert held.channel is not None
+    assert (told, held.channel.segments[0].state) == ([], State.OPEN)
+
+
+def test_an_owner_that_sends_no_checksums_is_believed() -> None:
+    """Those who ask are told the checksum of what is here."""
+    told: list[object] = []
+    held = replica(lambda *about: told.append(about))
+    opened = BEGIN + SNAPSHOT_OVER + facts(*OPENED) + chunk(0, b"x")
+    held.receive(opened + _fact(SegmentClosed, 3, 0, State.COMPLETE, 1, None))
+    assert told == [(0, 1, crc32(b"x"))]
+
+
+def test_a_segment_that_was_here_before_is_checked_as_a_whole() -> None:
+    """A channel that this server has owned, and has handed over, has bytes that no feed has brought."""
+    told: list[object] = []
+    before = pair()
+    writer = grant(before.owner, "c", 1)
+    writer.channel.append(writer, [b"o"], 1.0)
+    silent = grant(before.owner, "c", 2)
+    silent.channel.append(silent, [b"t"], 1.0)
+    before.carry()
+    registry, channel = registry_of(before.held), before.held.channel
+    assert channel is not None
+    held = Replica("c", registry, lambda: 7.0, lambda at: at / 1e6, closed=lambda *about: told.append(about))
+    held.take(channel, "x")
+    both = Pair(before.owner, held, before.feed)
+    both.connect()
+    both.carry()
+    writer.channel.finish(writer, [b"ne"], 2.0)
+    silent.channel.finish(silent, [], 2.0)
+    both.carry()
+    assert told == [(1, 3, crc32(b"one")), (2, 1, crc32(b"t"))]
+
+
+def test_a_segment_that_the_owner_has_lost_has_no_checksum() -> None:
+    """It was open here, and has left the owner's window meanwhile: it closes here as it is."""
+    told: list[object] = []
+    both = pair(lambda *about: told.append(about))
+    writer = grant(both.owner, "c", 1)
+    writer.channel.append(writer, [b"one"], 1.0)
+    both.carry()
+    hello = both.hello()
+    writer.channel.append(writer, [b" more"], 1.0)
+    writer.channel.finish(writer, [], 2.0)
+    writer.channel.window.clear()
+    del writer.channel.segments[1]
+    both.connect(hello)
+    both.carry()
+    assert told[1:] == [(1, 3, crc32(b"one"))]
