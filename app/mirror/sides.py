@@ -67,14 +67,14 @@ class Listing(NamedTuple):
     """
 
     instance: str
-    index: int
+    index: int  # type: ignore[assignment]  # a tuple has a method of that name, which nobody calls
     channels: Sequence[SourceChannel]
 
 
 class News(NamedTuple):
     """Names of channels about which something has happened, up to an index."""
 
-    index: int
+    index: int  # type: ignore[assignment]  # a tuple has a method of that name, which nobody calls
     names: Sequence[str]
 
 
