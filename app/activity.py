@@ -17,7 +17,7 @@ from tricklecast.app.data_plane.upload import Upload
 from tricklecast.trickle.paths import is_reserved
 from tricklecast.trickle.records import AccessRecord, Op
 from tricklecast.trickle.terminal import size
-from tricklecast.trickle.wire import Status
+from tricklecast.trickle.wire import Status, printable
 
 SHOW_S: Final = 1.0
 """How often the lines are shown."""
@@ -76,7 +76,7 @@ class Activity:
         """A channel was created or has ended."""
         if not is_reserved(fact.channel):
             what = f"ended ({fact.reason})" if isinstance(fact, ChannelEnded) else "created"
-            self._add_line(f"{_plain(fact.channel)}: {what}")
+            self._add_line(f"{printable(fact.channel)}: {what}")
 
     def note_exchange(self, record: AccessRecord) -> None:
         """A request has ended."""
@@ -114,7 +114,7 @@ class Activity:
         role = _ROLES.get(record.op)
         if role is None or record.channel is None or is_reserved(record.channel) or record.method == "HEAD":
             return None
-        visitor = Visitor(_plain(record.channel), role, _name(record))
+        visitor = Visitor(printable(record.channel), role, _name(record))
         visit = self._visits.get(visitor)
         if visit is not None:
             visit.last = self._clock()
@@ -141,9 +141,4 @@ def _name(record: AccessRecord) -> str:
     """A client's own name and its address; the program that it runs, if it has no name."""
     ip = record.ip or ""
     name = record.release if record.client == client_key(ip, record.ua) else record.client
-    return _plain(f"{name} ({ip})" if name else ip)
-
-
-def _plain(text: str) -> str:
-    """A text of a client without characters that could control a terminal."""
-    return "".join(char if char.isprintable() else "?" for char in text)
+    return printable(f"{name} ({ip})" if name else ip)

@@ -22,7 +22,7 @@ from typing import Annotated, Any, Final, Protocol, TextIO, TypeAlias, TypeVar
 import typer
 
 from tricklecast.trickle.errors import NOT_FOUND_WORDS, ChannelNotFound, InvalidInput, TrickleError
-from tricklecast.trickle.wire import redacted_urls
+from tricklecast.trickle.wire import printable, redacted_urls
 
 S = TypeVar("S")
 T = TypeVar("T")
@@ -386,7 +386,7 @@ class Screen:
     def say(self, text: str) -> None:
         """Print a line, from any thread. Control characters become question marks: a server may have sent them."""
         with self._lock:
-            self._write(f"{self._cleared}{_printable(text)}\n{self._live_line()}")
+            self._write(f"{self._cleared}{printable(text)}\n{self._live_line()}")
 
     @contextmanager
     def live(self, line: Callable[[int], str]) -> Iterator[None]:
@@ -430,13 +430,9 @@ class Screen:
         if self._line is None:
             return ""
         width = self._width or shutil.get_terminal_size().columns
-        return _printable(self._line(width))[: width - 1]
+        return printable(self._line(width))[: width - 1]
 
     def _write(self, text: str) -> None:
         with suppress(OSError, ValueError):  # a closed pipe, a closed file
             self._stream.write(text)
             self._stream.flush()
-
-
-def _printable(text: str) -> str:
-    return "".join(char if char.isprintable() else "?" for char in text)

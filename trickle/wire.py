@@ -251,6 +251,11 @@ def split_urls(text: str) -> list[str]:
     return _BETWEEN_URLS.split(text)
 
 
+def printable(text: str) -> str:
+    """Put question marks for control characters, which a terminal would obey: another machine has sent the text."""
+    return "".join(char if char.isprintable() else "?" for char in text)
+
+
 def redacted_urls(text: str) -> str:
     """Do as :func:`redacted` to each URL of a list."""
     return ", ".join(map(redacted, split_urls(text)))

@@ -21,6 +21,7 @@ from tricklecast.analytics.errors import BadMaster, SparkFailed, SparkUnavailabl
 from tricklecast.analytics.signals import deferred, for_us_alone
 from tricklecast.analytics.spark import java
 from tricklecast.trickle.errors import needs
+from tricklecast.trickle.wire import printable
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -306,7 +307,7 @@ def one_line(text: str, limit: int = 300) -> str:
     # py4j puts where it was called before what went wrong, and a colon before that.
     said = (line.strip().removeprefix(": ") for line in text.splitlines() if "occurred while calling" not in line)
     first = next(filter(None, said), "no message")
-    return "".join(char if char.isprintable() else "?" for char in first)[:limit]
+    return printable(first)[:limit]
 
 
 def _cores() -> int:

@@ -9,12 +9,13 @@ import json
 import os
 import sys
 from contextlib import suppress
+from functools import partial
 from typing import Annotated, Any, Final
 from urllib.parse import quote
 
 import typer
 
-from tricklecast.trickle.errors import ConnectionLost, RemoteProtocolError, TrickleError
+from tricklecast.trickle.errors import ConnectionLost
 from tricklecast.trickle.terminal import (
     CaFile,
     ClientCert,
@@ -26,7 +27,7 @@ from tricklecast.trickle.terminal import (
     count,
     option,
 )
-from tricklecast.trickle.wire import DEFAULT_PORT, redacted, split_urls
+from tricklecast.trickle.wire import DEFAULT_PORT, printable, split_urls
 
 WATCH_S: Final = 2.0
 """``--watch`` looks again after this time."""
@@ -153,7 +154,7 @@ async def drain(
     else:
         typer.echo(f"{count(answer['moved'], 'channel')} moved from {node}")
         for channel, why in left.items():
-            typer.echo(f"{_plain(channel)} has stayed: {_plain(why)}", err=True)
+            typer.echo(f"{printable(channel)} has stayed: {printable(why)}", err=True)
     if left:
         raise typer.Exit(1)
 
@@ -175,25 +176,17 @@ class _Server:
         """The answer of the first node that can be reached.
 
         Raises:
-            ConnectionLost: none can be. Refused: the cluster says no. RemoteProtocolError: it is no cluster.
+            ConnectionLost: none can be. TrickleError: the cluster says no. RemoteProtocolError: it is no cluster.
         """
-        from tricklecast.trickle.client.control import TIMEOUT_S, ask, json_of
+        from tricklecast.trickle.client.control import TIMEOUT_S, answer_of
 
         within_s = TIMEOUT_S if method == "GET" else CHANGE_S
+        absent, tls, auth = "is no node of a cluster", self._tls, self._auth
+        ask = partial(answer_of, tls=tls, auth=auth, absent=absent, method=method, within_s=within_s)
         for root in self._roots[:-1]:
             with suppress(ConnectionLost):
-                response = await ask(root, route, self._tls, self._auth, method=method, within_s=within_s)
-                break
-        else:
-            root = self._roots[-1]
-            response = await ask(root, route, self._tls, self._auth, method=method, within_s=within_s)
-        answer = json_of(response)
-        if response.status_code == 200 and isinstance(answer, dict):
-            return answer
-        detail = answer.get("detail") if isinstance(answer, dict) else None
-        if response.status_code in (404, 405) and detail in ("Not Found", "Method Not Allowed", None):
-            raise RemoteProtocolError(response.status_code, detail=f"{redacted(root)} is no node of a cluster")
-        raise TrickleError(_plain(str(detail or f"{redacted(root)} answers {response.status_code}")))
+                return await ask(root, route)
+        return await ask(self._roots[-1], route)
 
 
 def table(answer: dict[str, Any]) -> str:
@@ -206,7 +199,7 @@ def table(answer: dict[str, Any]) -> str:
         name = f"{node['name']}{'*' if node['this'] else ''}"
         rows.append(
             [
-                _plain(str(cell))
+                printable(str(cell))
                 for cell in (name, state, node["channels"], node["load"], node["version"] or "-", node["url"])
             ]
         )
@@ -224,10 +217,5 @@ def table(answer: dict[str, Any]) -> str:
                 padded[1] = f"\x1b[{_COLOURS.get(row[1], 31)}m{padded[1]}\x1b[0m"
             lines.append("  ".join(padded).rstrip())
     if answer["degraded"]:
-        lines.append(f"The node that answers can decide nothing now: {_plain(answer['degraded'])}")
+        lines.append(f"The node that answers can decide nothing now: {printable(answer['degraded'])}")
     return "\n".join(lines)
-
-
-def _plain(text: str) -> str:
-    """Without control characters: another machine has sent it."""
-    return "".join(char if char.isprintable() else "?" for char in text)

@@ -12,7 +12,7 @@ from rich.text import Text
 
 from tricklecast.subscriber.check.rules import Finding, Judgement, Level
 from tricklecast.subscriber.check.study import Received
-from tricklecast.trickle.wire import redacted
+from tricklecast.trickle.wire import printable, redacted
 
 VERSION: Final = 2
 """Raised when a field changes its meaning or goes away; new fields do not raise it."""
@@ -109,8 +109,3 @@ def _text(finding: Finding) -> Text:
     if finding.advice:
         text.append(f"\n{finding.advice}", "italic")
     return text
-
-
-def printable(text: str) -> str:
-    """Without what a terminal would obey."""
-    return "".join(char if char.isprintable() else "?" for char in text)

@@ -19,7 +19,7 @@ from tricklecast.trickle.client.control import ask, json_of
 from tricklecast.trickle.errors import ConnectionLost, RemoteProtocolError, TrickleError, error_for
 from tricklecast.trickle.paths import is_reserved
 from tricklecast.trickle.terminal import Bearer, size
-from tricklecast.trickle.wire import redacted, split_urls
+from tricklecast.trickle.wire import printable, redacted, split_urls
 
 ROUTE: Final = "/api/v1/channels"
 NEWEST_S: Final = 60.0
@@ -168,4 +168,4 @@ def _cell(channel: dict[str, Any], name: str) -> str:
     if name in SIZES:
         return size(value) if isinstance(value, int | float) else "-"
     text = "-" if value is None or value == "" else str(value)
-    return "".join(char if char.isprintable() else "?" for char in text)
+    return printable(text)

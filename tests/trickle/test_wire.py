@@ -133,6 +133,11 @@ def test_no_url_of_a_list_shows_its_secrets() -> None:
     assert wire.redacted_urls(text) == "http://***@a,b/cam?token=***, http://***@b/cam?token=***, https://c/cam"
 
 
+def test_a_text_of_another_machine_controls_no_terminal() -> None:
+    """Each character that is not printable becomes a question mark."""
+    assert wire.printable("ä \x1b[31m\n\u202e") == "ä ?[31m??"
+
+
 @pytest.mark.parametrize(
     ("text", "life"),
     [

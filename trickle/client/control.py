@@ -9,9 +9,9 @@ import anyio
 import httpx
 
 from tricklecast.trickle.client.transport import InvalidAnswer, TrickleTransport
-from tricklecast.trickle.errors import ConnectionLost, RemoteProtocolError
+from tricklecast.trickle.errors import ConnectionLost, RemoteProtocolError, TrickleError
 from tricklecast.trickle.terminal import Bearer
-from tricklecast.trickle.wire import redacted
+from tricklecast.trickle.wire import printable, redacted
 
 TIMEOUT_S: Final = 10.0
 
@@ -24,13 +24,14 @@ async def ask(
     *,
     method: str = "GET",
     within_s: float = TIMEOUT_S,
+    json: object = None,
 ) -> httpx.Response:
-    """Send a request without a body.
+    """Send a request.
 
     Args:
         root: of the server, as :func:`.arguments.server_url` gives it. route: the path and the query.
         tls: the authorities that https servers are checked against; ``None``: the system's.
-        auth: adds an access token. within_s: the deadline of the answer.
+        auth: adds an access token. within_s: the deadline of the answer. json: the body; none if ``None``.
 
     Raises:
         ConnectionLost: the server does not answer. RemoteProtocolError: that is no answer of HTTP.
@@ -39,7 +40,7 @@ async def ask(
     try:
         async with httpx.AsyncClient(transport=TrickleTransport(tls or True), timeout=within_s, auth=auth) as client:
             with anyio.fail_after(within_s):
-                return await client.request(method, root + route)
+                return await client.request(method, root + route, json=json)
     except InvalidAnswer as error:
         raise RemoteProtocolError(detail=f"{shown}: {error}") from error
     except TimeoutError as error:
@@ -48,6 +49,36 @@ async def ask(
         raise ConnectionLost(detail=str(error), server=shown) from error
     except httpx.TransportError as error:
         raise ConnectionLost(detail=f"{shown}: {error or type(error).__name__}") from error
+
+
+async def answer_of(
+    root: str,
+    route: str,
+    tls: ssl.SSLContext | None,
+    auth: Bearer | None,
+    *,
+    absent: str,
+    method: str = "GET",
+    within_s: float = TIMEOUT_S,
+    json: object = None,
+) -> dict[str, Any]:
+    """Send a request to a route that answers an object of JSON.
+
+    Args:
+        absent: what to say of a server that has no such route. The others: as of :func:`ask`.
+
+    Raises:
+        ConnectionLost, RemoteProtocolError: as :func:`ask`; the latter also if there is no such route.
+        TrickleError: the server says no; the text is the server's.
+    """
+    response = await ask(root, route, tls, auth, method=method, within_s=within_s, json=json)
+    answer, status = json_of(response), response.status_code
+    if status == 200 and isinstance(answer, dict):
+        return answer
+    detail = answer.get("detail") if isinstance(answer, dict) else None
+    if status in (404, 405) and detail in ("Not Found", "Method Not Allowed", None):
+        raise RemoteProtocolError(status, detail=f"{redacted(root)} {absent}")
+    raise TrickleError(printable(str(detail or f"{redacted(root)} answers {status}")))
 
 
 def json_of(response: httpx.Response) -> Any:

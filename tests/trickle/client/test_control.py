@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import httpx
 import pytest
 
 from tests.support.peers import Peer, fake_server, run
 from tests.support.ports import free_port
 from tricklecast.trickle.client import control
-from tricklecast.trickle.client.control import ask, json_of
-from tricklecast.trickle.errors import ConnectionLost, RemoteProtocolError
+from tricklecast.trickle.client.control import answer_of, ask, json_of
+from tricklecast.trickle.errors import ConnectionLost, RemoteProtocolError, TrickleError
 
 
 async def answered(data: bytes | None, *, within_s: float = 10.0) -> httpx.Response:
@@ -33,6 +35,39 @@ def test_the_answer_of_a_server() -> None:
     assert (response.status_code, json_of(response)) == (409, {"a": 12})
     response = run(answered(b"HTTP/1.1 200 OK\r\nContent-Length: 4\r\n\r\nnone"))
     assert (response.status_code, json_of(response)) == (200, None)
+
+
+@pytest.mark.parametrize(
+    ("status", "body", "error", "words"),
+    [
+        ("404 Not Found", '{"detail": "Not Found"}', RemoteProtocolError, "has no such thing"),
+        ("405 Method Not Allowed", "", RemoteProtocolError, "has no such thing"),
+        ("409 Conflict", '{"detail": "busy\\u001b"}', TrickleError, "^busy[?]$"),
+        ("502 Bad Gateway", "<html>", TrickleError, "answers 502"),
+    ],
+)
+def test_a_refusal_is_an_error(status: str, body: str, error: type[Exception], words: str) -> None:
+    """It says what the server says, or that it has no such route."""
+    with pytest.raises(error, match=words):
+        run(asked(status, body))
+
+
+def test_an_object_is_the_answer() -> None:
+    """The request has had a body of JSON."""
+    assert run(asked("200 OK", '{"a": 1}')) == {"a": 1}
+
+
+async def asked(status: str, body: str) -> dict[str, Any]:
+    """Send an object of JSON to a server that answers this."""
+
+    async def serve(peer: Peer) -> None:
+        head = await peer.head()
+        assert head.headers["content-type"] == "application/json"
+        text = f"HTTP/1.1 {status}\r\nContent-Length: {len(body)}\r\nConnection: close\r\n\r\n{body}"
+        await peer.send(text.encode())
+
+    async with fake_server(serve) as fake:
+        return await answer_of(fake.base, "/x", None, None, absent="has no such thing", method="PUT", json={"b": 2})
 
 
 def test_a_server_that_does_not_answer() -> None:
