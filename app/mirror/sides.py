@@ -12,6 +12,7 @@ from __future__ import annotations
 
 from collections.abc import AsyncIterator, Callable, Iterable, Mapping, Sequence
 from contextlib import AbstractAsyncContextManager
+from dataclasses import dataclass
 from typing import NamedTuple, Protocol
 
 from tricklecast.app.core.segment import State
@@ -58,7 +59,8 @@ class SourceSegment(NamedTuple):
     closed_us: int
 
 
-class Listing(NamedTuple):
+@dataclass(frozen=True, slots=True)
+class Listing:
     """All channels that live at the source.
 
     Attributes:
@@ -67,14 +69,15 @@ class Listing(NamedTuple):
     """
 
     instance: str
-    index: int  # type: ignore[assignment]  # a tuple has a method of that name, which nobody calls
+    index: int
     channels: Sequence[SourceChannel]
 
 
-class News(NamedTuple):
+@dataclass(frozen=True, slots=True)
+class News:
     """Names of channels about which something has happened, up to an index."""
 
-    index: int  # type: ignore[assignment]  # a tuple has a method of that name, which nobody calls
+    index: int
     names: Sequence[str]
 
 
