@@ -37,10 +37,16 @@ class IndexTooOld(SourceError):
 
 
 class SourceChannel(NamedTuple):
-    """A channel that lives at the source."""
+    """A channel that lives at the source.
+
+    Attributes:
+        created_us: when it began, microseconds since 1970; 0 if the source does not tell. A source in memory that was
+            started again counts epochs from 1: the same epoch with another time is another channel.
+    """
 
     name: str
     epoch: int
+    created_us: int = 0
 
 
 class SourceSegment(NamedTuple):
@@ -75,7 +81,7 @@ class Listing:
 
 @dataclass(frozen=True, slots=True)
 class News:
-    """Names of channels about which something has happened, up to an index."""
+    """Names of channels that have begun or ended, up to an index; what happens within a channel is in its feed."""
 
     index: int
     names: Sequence[str]
@@ -130,7 +136,14 @@ class Source(Protocol):
 
 
 class Held(Protocol):
-    """A channel of the source, as the destination holds it (:class:`~tricklecast.app.replication.replica.Replica`)."""
+    """A channel of the source, as the destination holds it (:class:`~tricklecast.app.replication.replica.Replica`).
+
+    Attributes:
+        live: whether everything is here that the source had when the present feed began.
+    """
+
+    @property
+    def live(self) -> bool: ...
 
     def hello(self) -> bytes:
         """Begin with a new feed: what is sent to the source, once."""
@@ -139,7 +152,8 @@ class Held(Protocol):
         """Apply what has come; why the source ends the feed, if it does.
 
         Raises:
-            FeedError: this is no feed, or it does not go on from what is here.
+            FeedError: this is no feed, or it is one of another epoch than is held, or it does not go on from what is
+                here. Nothing of it is visible; the engine ends the channel here, and begins again.
             OutOfMemory: there is no memory for its bytes.
         """
 
@@ -170,6 +184,9 @@ class Destination(Protocol):
 
         Args:
             closed: told of each segment that has closed here, checked against the checksum that the feed has told.
+
+        Raises:
+            TrickleError: it cannot be held, since a channel of this server has the name, or a limit is reached.
         """
 
     def copies(self, name: str, epoch: int) -> Iterable[HeldCopy]:
@@ -183,7 +200,7 @@ class Destination(Protocol):
         """
 
     def end(self, name: str) -> None:
-        """The channel has ended at the source, or is not mirrored any more."""
+        """The channel has ended at the source, or is not mirrored any more; a channel of this server's own stays."""
 
     async def checksum(self, name: str, epoch: int, seq: int) -> int | None:
         """CRC-32 of the bytes of a segment, read again; ``None`` if it is not here any more."""
