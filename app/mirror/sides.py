@@ -153,7 +153,7 @@ class Held(Protocol):
 
         Raises:
             FeedError: this is no feed, or it is one of another epoch than is held, or it does not go on from what is
-                here. Nothing of it is visible; the engine ends the channel here, and begins again.
+                here. Nothing of the wrong part is visible, and the next feed begins with all that is needed.
             OutOfMemory: there is no memory for its bytes.
         """
 

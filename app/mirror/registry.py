@@ -1,0 +1,504 @@
+"""What a mirror knows: a row for each channel and each stored segment, in SQLite.
+
+**The problem.** A copy takes long. Meanwhile its channel ends, or begins anew, or its operator does not want it any
+more; another copy of the same thing begins, or the process is killed. Whatever a copy does last must not undo that.
+
+**The idea.** A row has a version. Whoever marks a row as dirty, and whoever begins to work on it, gives it a new one.
+What the work has learned is written by a compare-and-set: ``UPDATE … WHERE version = ? AND state = 'started'``. If that
+changes no row, what was learned is old, and the caller drops it. The caller shows a copy to readers in the same step of
+the event loop, so nothing can come between.
+
+Versions come from one counter for all rows. So a row that was removed and made again never has a version that an
+earlier work has seen. The counter need not outlive the process, since its works do not.
+
+States: ``pending`` → ``started`` → ``synced`` or ``failed``; a row that has failed is ``pending`` again at ``next_at``,
+or stays as it is if it has none. A channel that has ended is ``deleted`` for :data:`TOMBSTONE_S`.
+
+All calls are synchronous. What is written within :data:`COMMIT_S` is one transaction: a crash loses it, and the work is
+done again. Triggers count the rows of each state, so that a status costs the same with ten rows and with ten million.
+"""
+
+from __future__ import annotations
+
+import os
+import sqlite3
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import closing, suppress
+from enum import StrEnum
+from itertools import count
+from pathlib import Path
+from typing import Any, Final, NamedTuple
+
+from tricklecast.app.core.segment import State
+from tricklecast.app.mirror.sides import HeldCopy, SourceChannel, SourceSegment
+from tricklecast.trickle.errors import TrickleError
+
+SCHEMA: Final = 1
+"""Version of the tables."""
+
+COMMIT_S: Final = 0.05
+"""The longest time, in seconds, for which what is written waits for its commit."""
+
+TOMBSTONE_S: Final = 7 * 86400.0
+"""A channel that has ended is remembered for so long: longer than the longest copy takes."""
+
+MAX_TOMBSTONES: Final = 100_000
+"""Channels that have ended; of more of them the oldest ones are forgotten."""
+
+MAX_PAUSE_S: Final = 3600.0
+"""No row waits for longer. One that seems to was written before the clock was set back."""
+
+_KEY: Final = "name = ? AND epoch = ? AND seq = ?"
+_NOT_HERE: Final = "state <> 'synced'"  # as the index says it, or SQLite would not use that
+
+
+class RowState(StrEnum):
+    """How a row stands to the source."""
+
+    PENDING = "pending"
+    STARTED = "started"
+    SYNCED = "synced"
+    FAILED = "failed"
+    DELETED = "deleted"
+
+
+class RegistryError(TrickleError):
+    """The registry of the mirror cannot be read or written."""
+
+
+class RegistryUnusable(RegistryError):
+    """The file is damaged, or of another version."""
+
+    def __init__(self, path: Path, why: str) -> None:
+        super().__init__(
+            f"{str(path)!r} {why}: remove it (with -wal and -shm) and set the mirror again; then all channels are"
+            " looked at anew, and what is here already is not copied again"
+        )
+
+
+class ChannelRow(NamedTuple):
+    """A channel.
+
+    Attributes:
+        epoch, created_us, instance: the truth that was learned last, and the start of the source that told it.
+        attempts: in a row, that failed.
+        dirty_at: since when it may differ from the source, seconds since 1970.
+        at: since when it is in its state. next_at: when it is tried again.
+    """
+
+    name: str
+    epoch: int
+    created_us: int
+    instance: str
+    state: str
+    version: int
+    attempts: int
+    dirty_at: float
+    at: float
+    next_at: float | None
+    error: str
+
+
+class SegmentRow(NamedTuple):
+    """A closed segment of a channel.
+
+    Attributes:
+        ending, size, crc, opened_us, closed_us: as the source tells, in :class:`SourceSegment`.
+        attempts, next_at: as of a channel.
+        at: since when it is in its state; of a synced one, when its bytes were checked last.
+        verified: whether they were read again here, and were right.
+    """
+
+    name: str
+    epoch: int
+    seq: int
+    ending: str
+    size: int
+    crc: int | None
+    opened_us: int
+    closed_us: int
+    state: str
+    version: int
+    attempts: int
+    at: float
+    next_at: float | None
+    error: str
+    verified: int
+
+    @property
+    def told(self) -> SourceSegment:
+        """What the source has told of it."""
+        return SourceSegment(self.seq, State(self.ending), self.size, self.crc, self.opened_us, self.closed_us)
+
+
+_TABLES: Final = """
+CREATE TABLE setting (key TEXT PRIMARY KEY, value TEXT) WITHOUT ROWID;
+CREATE TABLE channel (
+    name TEXT PRIMARY KEY, epoch INTEGER DEFAULT 0, created_us INTEGER DEFAULT 0, instance TEXT DEFAULT '',
+    state TEXT, version INTEGER, attempts INTEGER DEFAULT 0, dirty_at REAL, at REAL, next_at REAL,
+    error TEXT DEFAULT '') WITHOUT ROWID;
+CREATE INDEX channel_dirty ON channel (state, dirty_at);
+CREATE INDEX channel_failed ON channel (next_at) WHERE state = 'failed';
+CREATE INDEX channel_deleted ON channel (at) WHERE state = 'deleted';
+CREATE TABLE segment (
+    name TEXT, epoch INTEGER, seq INTEGER, ending TEXT, size INTEGER, crc INTEGER, opened_us INTEGER, closed_us INTEGER,
+    state TEXT, version INTEGER, attempts INTEGER DEFAULT 0, at REAL, next_at REAL, error TEXT DEFAULT '',
+    verified INTEGER DEFAULT 0, PRIMARY KEY (name, epoch, seq)) WITHOUT ROWID;
+CREATE INDEX segment_dirty ON segment (state, closed_us) WHERE state <> 'synced';
+CREATE INDEX segment_failed ON segment (next_at) WHERE state = 'failed';
+CREATE INDEX segment_synced ON segment (at) WHERE state = 'synced';
+CREATE TABLE count (kind TEXT, state TEXT, rows INTEGER, bytes INTEGER, PRIMARY KEY (kind, state)) WITHOUT ROWID;
+"""
+
+_STATES: Final = "(VALUES ('pending'), ('started'), ('synced'), ('failed'), ('deleted'))"
+_KINDS: Final = (("channel", "channel", "1", "0"), ("segment", "segment", "1", "%s.size"),
+                 ("verified", "segment", "%s.verified", "%s.size"))  # fmt: skip
+"""What is counted of which table: the rows for which this is true, and the sum of that."""
+
+
+def _triggers() -> Iterator[str]:
+    """Keep ``count`` as it is in the tables."""
+    for kind, table, which, size in _KINDS:
+        less, more = (
+            f"UPDATE count SET rows = rows {sign} 1, bytes = bytes {sign} {size.replace('%s', row)}"
+            f" WHERE kind = '{kind}' AND state = {row}.state AND {which.replace('%s', row)};"
+            for sign, row in (("-", "old"), ("+", "new"))
+        )
+        yield f"INSERT INTO count SELECT '{kind}', column1, 0, 0 FROM {_STATES};"
+        yield f"CREATE TRIGGER {kind}_in AFTER INSERT ON {table} BEGIN {more} END;"
+        yield f"CREATE TRIGGER {kind}_out AFTER DELETE ON {table} BEGIN {less} END;"
+        of = "state" if table == "channel" else "state, size, verified"
+        yield f"CREATE TRIGGER {kind}_to AFTER UPDATE OF {of} ON {table} BEGIN {less} {more} END;"
+
+
+class MirrorRegistry:
+    """The rows of a mirror, and its settings. Each method raises :class:`RegistryError` if the disk fails.
+
+    Args:
+        path: of the file; ``None``: it lasts as long as the process.
+
+    Attributes:
+        begun: called when something waits for :meth:`commit`.
+
+    Raises:
+        RegistryUnusable: the file is damaged, or of another version.
+    """
+
+    def __init__(self, path: Path | None = None) -> None:
+        self.begun: Callable[[], None] = lambda: None
+        self._path, self._versions = path, count(1)
+        try:
+            if path is not None:
+                # It may hold a token. SQLite gives its log the same mode.
+                os.close(os.open(path, os.O_RDWR | os.O_CREAT, 0o600))
+                os.chmod(path, 0o600)
+            self._sql = sqlite3.connect(path or ":memory:", isolation_level=None)
+        except (OSError, sqlite3.Error) as error:
+            raise RegistryError(f"cannot open the registry of the mirror, {str(path)!r}: {error}") from error
+        try:
+            self._open()
+        except BaseException as error:
+            self._sql.close()
+            if path is not None and isinstance(error, sqlite3.DatabaseError):
+                raise RegistryUnusable(path, f"cannot be read ({error})") from error
+            raise
+
+    def _open(self) -> None:
+        ((version,),), ((tables,),) = map(self._ask, ("PRAGMA user_version", "SELECT count(*) FROM sqlite_master"))
+        if self._path is not None and tables and version != SCHEMA:
+            raise RegistryUnusable(self._path, f"is of version {version}, and this release writes version {SCHEMA}")
+        # A checkpoint would wait for the disk in a turn of the event loop.
+        for pragma in ("journal_mode = WAL", "synchronous = NORMAL", "wal_autocheckpoint = 0"):
+            self._sql.execute(f"PRAGMA {pragma}")
+        if not tables:
+            self._sql.executescript(f"BEGIN; {_TABLES} {''.join(_triggers())} PRAGMA user_version = {SCHEMA}; COMMIT;")
+        for table in ("setting", "channel", "segment", "count"):
+            self._sql.execute(f"SELECT * FROM {table} LIMIT 1")
+
+    def close(self) -> None:
+        """Commit, and close the file."""
+        self.commit()
+        self._sql.close()
+
+    def commit(self) -> None:
+        """End the transaction that gathers what was written. If it fails, all of that must be found out anew."""
+        if self._sql.in_transaction:
+            try:
+                self._sql.execute("COMMIT")
+            except sqlite3.Error as error:
+                self.roll_back()
+                raise RegistryError(f"the registry of the mirror cannot be written: {error}") from error
+
+    def roll_back(self) -> None:
+        """Forget what was written since the last commit, as a crash does."""
+        if self._sql.in_transaction:
+            self._sql.execute("ROLLBACK")
+
+    def checkpoint(self) -> None:
+        """Move what is in the log into the file. It waits for the disk: call it in a thread."""
+        if self._path is not None:
+            with suppress(sqlite3.Error), closing(sqlite3.connect(self._path)) as sql:  # the next one will do it
+                sql.execute("PRAGMA wal_checkpoint(PASSIVE)")
+
+    def _ask(self, query: str, *values: Any) -> list[Any]:
+        return self._sql.execute(query, values).fetchall()
+
+    def _write(self, change: str, *values: Any) -> int:
+        """Change rows; how many were changed."""
+        return self._write_all(change, (values,))
+
+    def _write_all(self, change: str, rows: Iterable[Sequence[Any]]) -> int:
+        try:
+            if not self._sql.in_transaction:
+                self._sql.execute("BEGIN")
+                self.begun()
+            return self._sql.executemany(change, rows).rowcount
+        except sqlite3.Error as error:
+            raise RegistryError(f"the registry of the mirror cannot be written: {error}") from error
+
+    # Settings.
+
+    def settings(self) -> dict[str, str]:
+        """All settings."""
+        return dict(self._ask("SELECT key, value FROM setting"))
+
+    def change_settings(self, settings: Mapping[str, str | None]) -> None:
+        """Change settings, durably; ``None`` removes one."""
+        self.commit()
+        self._sql.execute("PRAGMA synchronous = FULL")
+        try:
+            self._write_all("DELETE FROM setting WHERE key = ?", ((key,) for key in settings))
+            kept = ((key, value) for key, value in settings.items() if value is not None)
+            self._write_all("INSERT INTO setting VALUES (?, ?)", kept)
+            self.commit()
+        finally:
+            self.roll_back()
+            self._sql.execute("PRAGMA synchronous = NORMAL")
+
+    # What work does to its row.
+
+    def _settle(
+        self, row: ChannelRow | SegmentRow, now: float, state: RowState, *, next_at: float | None = None,
+        error: str | None = None, of: str = "'started'", also: str = "",
+    ) -> bool:  # fmt: skip
+        """The compare-and-set: whether nothing has happened to a row since the work on it began."""
+        table, key = ("channel", row[:1]) if isinstance(row, ChannelRow) else ("segment", row[:3])
+        where = "name = ?" if isinstance(row, ChannelRow) else _KEY
+        attempts = 0 if error is None else row.attempts + 1
+        change = f"UPDATE {table} SET state = ?, at = ?, attempts = ?, next_at = ?, error = ? WHERE {where}"
+        change += f" AND version = ? AND state IN ({of}) {also}"
+        return bool(self._write(change, state, now, attempts, next_at, error or "", *key, row.version))
+
+    # Channels.
+
+    def channels(self) -> dict[str, ChannelRow]:
+        """All rows of channels."""
+        return {row[0]: ChannelRow(*row) for row in self._ask("SELECT * FROM channel")}
+
+    def channel(self, name: str) -> ChannelRow | None:
+        """The row of a channel."""
+        return next((ChannelRow(*row) for row in self._ask("SELECT * FROM channel WHERE name = ?", name)), None)
+
+    def mark(self, names: Iterable[str], now: float) -> None:
+        """Something may have happened to these channels: whatever is being learned of them is old."""
+        version = next(self._versions)
+        self._write_all(
+            "INSERT INTO channel (name, state, version, dirty_at, at) VALUES (?1, 'pending', ?2, ?3, ?3)"
+            " ON CONFLICT (name) DO UPDATE SET state = 'pending', version = excluded.version, at = excluded.at,"
+            " next_at = NULL, dirty_at = iif(state IN ('synced', 'deleted'), excluded.dirty_at, dirty_at)",
+            ((name, version, now) for name in names),
+        )
+
+    def lost(self, name: str, now: float, next_at: float, attempts: int, error: str) -> None:
+        """A channel is not followed any more, and is looked at again then, or when something happens to it."""
+        version = next(self._versions)
+        self._write(
+            "UPDATE channel SET state = 'failed', version = ?1, dirty_at = ?2, at = ?2, next_at = ?3, attempts = ?4,"
+            " error = ?5 WHERE name = ?6 AND state = 'synced'", version, now, next_at, attempts, error, name,
+        )  # fmt: skip
+        # Whoever works on it counts on the follower.
+        self._write(
+            f"UPDATE channel SET state = 'pending', version = {version} WHERE name = ? AND state = 'started'", name
+        )
+
+    def take_channels(self, now: float, most: int) -> list[ChannelRow]:
+        """Begin to work on channels that are pending, those first that have been dirty for longest."""
+        query = "SELECT * FROM channel WHERE state = 'pending' ORDER BY dirty_at LIMIT ?"
+        version = next(self._versions)
+        pending = (ChannelRow(*row) for row in self._ask(query, most))
+        rows = [row._replace(state=RowState.STARTED, version=version, at=now) for row in pending]
+        change = "UPDATE channel SET state = ?, version = ?, at = ? WHERE name = ?"
+        self._write_all(change, ((row.state, row.version, now, row.name) for row in rows))
+        return rows
+
+    def is_current(self, row: ChannelRow) -> bool:
+        """Whether nothing has happened to a channel since the work on it began."""
+        return bool(self._ask("SELECT 1 FROM channel WHERE name = ? AND version = ?", row.name, row.version))
+
+    def learn(self, row: ChannelRow, truth: SourceChannel, instance: str) -> bool:
+        """The channel lives; the work on it goes on. Copies of another epoch that are under way are for nothing."""
+        change = "UPDATE channel SET epoch = ?, created_us = ?, instance = ? WHERE name = ? AND version = ?"
+        done = self._write(change, truth.epoch, truth.created_us, instance, row.name, row.version)
+        if done:
+            where = "name = ? AND epoch <> ? AND state <> 'synced'"
+            self._write(f"DELETE FROM segment WHERE {where}", row.name, truth.epoch)
+        return bool(done)
+
+    def finish_channel(self, row: ChannelRow, now: float) -> bool:
+        """The channel is followed, and its history has its rows."""
+        return self._settle(row, now, RowState.SYNCED)
+
+    def bury(self, row: ChannelRow, now: float) -> bool:
+        """The channel has ended: a tombstone stays."""
+        done = self._settle(row, now, RowState.DELETED)
+        if done:
+            self._write("DELETE FROM segment WHERE name = ? AND state <> 'synced'", row.name)
+        return done
+
+    def fail_channel(self, row: ChannelRow, now: float, next_at: float, error: str) -> bool:
+        """The work on a channel has failed; it is tried again then."""
+        return self._settle(row, now, RowState.FAILED, next_at=next_at, error=error)
+
+    def let_go(self, names: Iterable[str]) -> None:
+        """Forget channels and their segments: they are not mirrored any more."""
+        gone = [(name,) for name in names]
+        for table in ("segment", "channel"):
+            self._write_all(f"DELETE FROM {table} WHERE name = ?", gone)
+
+    # Segments.
+
+    def add(self, name: str, epoch: int, segments: Iterable[SourceSegment], now: float) -> None:
+        """Segments are at the source, and not here: those that nobody copies already are pending."""
+        version = next(self._versions)
+        self._write_all(
+            "INSERT INTO segment (name, epoch, seq, ending, size, crc, opened_us, closed_us, state, version, at)"
+            " VALUES (?, ?, ?, ?, ?, ?, ?, ?, 'pending', ?, ?) ON CONFLICT DO UPDATE SET ending = excluded.ending,"
+            " size = excluded.size, crc = excluded.crc, opened_us = excluded.opened_us, closed_us = excluded.closed_us,"
+            " state = 'pending', version = excluded.version, at = excluded.at, error = '', attempts = 0, verified = 0"
+            " WHERE state = 'synced' OR (state = 'failed' AND next_at IS NULL)",
+            ((name, epoch, *told, version, now) for told in segments),
+        )
+
+    def arrived(self, name: str, epoch: int, copies: Iterable[HeldCopy], now: float) -> None:
+        """Segments are here, by the feed or from before. A copy of one that is under way is for nothing."""
+        version = next(self._versions)
+        self._write_all(
+            "INSERT INTO segment (name, epoch, seq, ending, size, crc, opened_us, closed_us, state, version, at)"
+            " VALUES (?, ?, ?, '', ?, ?, 0, 0, 'synced', ?, ?) ON CONFLICT DO UPDATE SET state = 'synced',"
+            " size = excluded.size, crc = ifnull(excluded.crc, crc), version = excluded.version, at = excluded.at,"
+            " next_at = NULL, error = '' WHERE state <> 'synced'",
+            ((name, epoch, *copy, version, now) for copy in copies),
+        )
+
+    def synced(self, name: str, epoch: int) -> dict[int, int | None]:
+        """The segments of a channel that are here, with their checksums, as the rows say."""
+        query = "SELECT seq, crc FROM segment WHERE name = ? AND epoch = ? AND state = 'synced'"
+        return dict(self._ask(query, name, epoch))
+
+    def forget(self, name: str, epoch: int, seqs: Iterable[int]) -> None:
+        """These segments are not here any more, and nobody copies them."""
+        self._write_all(f"DELETE FROM segment WHERE {_KEY}", ((name, epoch, seq) for seq in seqs))
+
+    def next_segment(self, *, newest: bool) -> SegmentRow | None:
+        """The segment that is to be copied next."""
+        order = "DESC" if newest else "ASC"
+        query = f"SELECT * FROM segment WHERE state = 'pending' AND {_NOT_HERE} ORDER BY closed_us {order} LIMIT 1"
+        return next((SegmentRow(*row) for row in self._ask(query)), None)
+
+    def start_segment(self, row: SegmentRow, now: float) -> SegmentRow:
+        """Begin to copy a segment that is pending."""
+        row = row._replace(state=RowState.STARTED, version=next(self._versions), at=now)
+        self._write(
+            f"UPDATE segment SET state = 'started', version = ?, at = ? WHERE {_KEY}", row.version, now, *row[:3]
+        )
+        return row
+
+    def finish_segment(self, row: SegmentRow, crc: int, now: float) -> bool:
+        """Whether a segment may be shown: nothing has happened to it, and its channel goes on in its epoch."""
+        lives = "SELECT 1 FROM channel AS c WHERE c.name = segment.name AND c.epoch = segment.epoch"
+        done = self._settle(row, now, RowState.SYNCED, also=f"AND EXISTS ({lives} AND c.state <> 'deleted')")
+        if done and row.crc is None:
+            self._write(f"UPDATE segment SET crc = ? WHERE {_KEY}", crc, *row[:3])
+        return done
+
+    def fail_segment(self, row: SegmentRow, now: float, next_at: float | None, error: str) -> bool:
+        """A segment is not here after all; it is tried again then, or not before it is added again."""
+        return self._settle(row, now, RowState.FAILED, next_at=next_at, error=error, of="'started', 'synced'")
+
+    # Care.
+
+    def unverified(self, before: float, most: int) -> list[SegmentRow]:
+        """Segments whose bytes were checked before a time, in that order."""
+        query = "SELECT * FROM segment WHERE state = 'synced' AND at < ? ORDER BY at LIMIT ?"
+        return [SegmentRow(*row) for row in self._ask(query, before, most)]
+
+    def verified(self, row: SegmentRow, crc: int, now: float) -> None:
+        """The bytes of a segment were read again, and are right."""
+        where = f"{_KEY} AND version = ? AND state = 'synced'"
+        self._write(f"UPDATE segment SET verified = 1, at = ?, crc = ? WHERE {where}", now, crc, *row[:3], row.version)
+
+    def failed_names(self) -> set[str]:
+        """The channels of which something has failed."""
+        queries = ("SELECT name FROM channel WHERE state = 'failed'",
+                   f"SELECT DISTINCT name FROM segment WHERE state = 'failed' AND {_NOT_HERE}")  # fmt: skip
+        return {name for query in queries for (name,) in self._ask(query)}
+
+    def resync(self, names: Sequence[str], now: float) -> None:
+        """Look at these channels anew, and try at once all that has failed."""
+        self.mark(names, now)
+        self._revive("segment", "name = ?", [(name,) for name in names])
+
+    def reverify(self, names: Iterable[str]) -> None:
+        """Check the bytes of these channels anew."""
+        self._write_all("UPDATE segment SET at = 0 WHERE name = ? AND state = 'synced'", ((name,) for name in names))
+
+    def revive(self, now: float) -> None:
+        """What has failed, and is due, is pending again."""
+        for table in ("channel", "segment"):
+            if self._ask(f"SELECT 1 FROM {table} WHERE state = 'failed' AND next_at <= ? LIMIT 1", now):
+                self._revive(table, "next_at <= ?", [(now,)])
+
+    def _revive(self, table: str, where: str, rows: Iterable[Sequence[Any]]) -> None:
+        change = f"UPDATE {table} SET state = 'pending', version = {next(self._versions)}, next_at = NULL"
+        self._write_all(f"{change} WHERE state = 'failed' AND {where}", rows)
+
+    def next_due(self) -> float | None:
+        """When :meth:`revive` has something to do."""
+        queries = (f"SELECT min(next_at) FROM {table} WHERE state = 'failed'" for table in ("channel", "segment"))
+        return min((at for query in queries for (at,) in self._ask(query) if at is not None), default=None)
+
+    def sweep(self, now: float, started_before: float) -> int:
+        """Works that began before a time will not end; old tombstones go. How many works there were."""
+        swept = 0
+        for table, where in (("channel", "state = 'started'"), ("segment", f"state = 'started' AND {_NOT_HERE}")):
+            change = f"UPDATE {table} SET state = 'pending', version = {next(self._versions)} WHERE {where} AND at <= ?"
+            swept += self._write(change, started_before)
+            back = f"UPDATE {table} SET next_at = ?1 WHERE state = 'failed' AND next_at > ?1 + ?2"
+            self._write(back, now, MAX_PAUSE_S)  # the clock was set back
+        self._write("DELETE FROM channel WHERE state = 'deleted' AND at <= ?", now - TOMBSTONE_S)
+        oldest = "SELECT name FROM channel WHERE state = 'deleted' ORDER BY at LIMIT ?"
+        if (more := self.counts()["channel", "deleted"][0] - MAX_TOMBSTONES) > 0:
+            self._write(f"DELETE FROM channel WHERE name IN ({oldest})", more)
+        return swept
+
+    # Seeing it.
+
+    def counts(self) -> dict[tuple[str, str], tuple[int, int]]:
+        """How many rows, and bytes of segments, by kind (``channel``, ``segment``, ``verified``) and state."""
+        return {(kind, state): (rows, size) for kind, state, rows, size in self._ask("SELECT * FROM count")}
+
+    def oldest_dirty(self) -> tuple[str, float] | None:
+        """The channel of what has been at the source for longest and is not here, and since when."""
+        channels = "SELECT name, dirty_at FROM channel WHERE state = ? ORDER BY dirty_at LIMIT 1"
+        segments = (
+            f"SELECT name, closed_us / 1e6 FROM segment WHERE state = ? AND {_NOT_HERE} ORDER BY closed_us LIMIT 1"
+        )
+        states = (RowState.PENDING, RowState.STARTED, RowState.FAILED)
+        found = (row for state in states for query in (channels, segments) for row in self._ask(query, state))
+        return min(found, key=lambda row: row[1], default=None)
+
+    def missing(self) -> tuple[list[ChannelRow], list[SegmentRow]]:
+        """All channels and segments that are not here as at the source, as far as is known."""
+        channels = self._ask("SELECT * FROM channel WHERE state NOT IN ('synced', 'deleted') ORDER BY name")
+        segments = self._ask(f"SELECT * FROM segment WHERE {_NOT_HERE} ORDER BY name, epoch, seq")
+        return [ChannelRow(*row) for row in channels], [SegmentRow(*row) for row in segments]
