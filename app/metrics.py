@@ -490,9 +490,11 @@ def cluster_metrics(member: Member) -> Iterator[Metric]:
     yield _gauge("cluster_replicas", "Channels of other nodes that are held here.", len(member.replicas.held))
     text = "Reads that were passed on since too many channels are held."
     yield _counter("cluster_replicas_refused", text, member.replicas.refused)
-    yield _gauge("cluster_feeds", "Feeds of channels that this node sends to others.", len(member.feeds.sending))
+    yield _gauge("cluster_feeds", "Feeds of channels that this node sends to others.", len(member.feeds.sending.tasks))
     text = "Feeds that this node has ended; with lag, since the other node was too slow."
-    yield _counters("cluster_feeds_ended", text, "reason", {str(why): n for why, n in member.feeds.ends.items()})
+    yield _counters(
+        "cluster_feeds_ended", text, "reason", {str(why): n for why, n in member.feeds.sending.ends.items()}
+    )
     yield _gauge("cluster_moves_under_way", "Channels that are being moved to other nodes.", len(moving.under_way))
     moves = {str(outcome): float(n) for outcome, n in moving.counters.items()}
     yield _counters("cluster_moves", "Moves of channels that have ended.", "outcome", moves)

@@ -40,7 +40,8 @@ LAYERS: dict[str, tuple[str, ...]] = {
     "core": ("core",),
     # It waits for a disk that may never answer.
     "storage": ("core", "storage", "clock", "daemon_thread"),
-    "data_plane": ("core", "storage", "data_plane", "hls", "clock", "settings"),
+    "data_plane": ("core", "storage", "data_plane", "hls", "replication", "clock", "settings"),
+    "replication": ("core", "replication", "clock", "encoding"),
     "hls": ("core", "hls"),
     "http1": ("core", "data_plane", "http1"),
     # The control plane changes channels through the object that also relays and logs, refuses in the data plane's

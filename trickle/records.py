@@ -29,6 +29,7 @@ class Op(StrEnum):
     STREAM = "stream"
     PLAYLIST = "playlist"
     HLS = "hls"
+    FEED = "feed"
     CREATE = "create"
     DELETE = "delete"
     CLOSE_SEGMENT = "close_segment"

@@ -35,6 +35,9 @@ PLAYLIST_ROUTE: Final = "index.m3u8"
 HLS_ROUTE: Final = "hls"
 """``GET /{channel}/index.m3u8`` returns an HLS playlist, whose media are at ``/{channel}/hls/...``."""
 
+FEED_PROTOCOL: Final = "trickle-feed"
+"""``GET /{channel}`` with ``Upgrade: trickle-feed`` switches the connection to the feed of the channel."""
+
 SEQ_NEXT: Final = -1
 """In a GET: the head. In a POST: the first free seq at or after the head."""
 
@@ -63,7 +66,7 @@ PUBLISHING_FOR: Final = "Lp-Trickle-Publishing-For"
 """In a 409 to ``Lp-Trickle-If-Idle``: the seconds for which that client has published."""
 NODE: Final = "Lp-Trickle-Node"
 """The URL of the node of a cluster that owns the channel, base path included, in a response that another node passes
-on. A client saves the detour if it asks there the next time."""
+on. A client saves the detour if it asks there the next time. In a 421: where the feed of the channel is."""
 DEGRADED: Final = "Lp-Trickle-Degraded"
 """In a response to a publisher: why another node of the cluster may take the channel for its own, too."""
 RETRY_AFTER: Final = "Retry-After"
@@ -170,6 +173,7 @@ def parse_life(text: str) -> Life | None:
 class Status(IntEnum):
     """The statuses of segment routes."""
 
+    SWITCHING = 101
     OK = 200
     NO_CONTENT = 204
     PARTIAL_CONTENT = 206
@@ -198,6 +202,7 @@ class Status(IntEnum):
 
 
 PHRASES: Final[dict[int, str]] = {
+    Status.SWITCHING: "Switching Protocols",
     Status.OK: "OK",
     Status.NO_CONTENT: "No Content",
     Status.PARTIAL_CONTENT: "Partial Content",

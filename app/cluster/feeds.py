@@ -17,33 +17,26 @@ owner asks for ``_cluster/adopt/CHANNEL`` at the node to which it gives the chan
 from __future__ import annotations
 
 import asyncio
-import logging
 import ssl
-from collections import Counter
 from collections.abc import Callable
 from functools import partial
 from typing import Final
 from urllib.parse import quote
 
-from tricklecast.app.clock import to_us
 from tricklecast.app.cluster.forward import CONNECT_S, PEER_TIMEOUT_S
 from tricklecast.app.cluster.peers import NodePlace, NodeUrl, Peers
 from tricklecast.app.cluster.questions import NodeQuestions
-from tricklecast.app.core.rules import OwnedChannel
 from tricklecast.app.data_plane.context import DataPlane, Serve
 from tricklecast.app.data_plane.request import CLUSTER, Request
 from tricklecast.app.data_plane.responses import FORGED, Reply, shutdown_reply
+from tricklecast.app.http1.switched import PROTOCOL
 from tricklecast.app.listener import tune
-from tricklecast.app.replication.records import FeedEnd, FeedError
-from tricklecast.app.replication.transport import TURN_BYTES, put, send_feed
+from tricklecast.app.replication.sending import Sending
+from tricklecast.app.replication.transport import TURN_BYTES, put
 from tricklecast.trickle.errors import InvalidChannelName, TrickleError
 from tricklecast.trickle.paths import parse_channel
 from tricklecast.trickle.records import Reason
 from tricklecast.trickle.wire import Status
-
-logger = logging.getLogger("tricklecast.cluster")
-
-PROTOCOL: Final = b"trickle-feed"
 
 ANSWER_S: Final = 2.0
 """The owner answers within this time, or counts as out of reach."""
@@ -74,8 +67,7 @@ class Feeds:
         tls: for nodes that speak TLS.
 
     Attributes:
-        sending: the feeds that are sent at present, with the channel of each. sent: how many have begun so far.
-        refused: requests for a channel that was not here. ends: how those that were sent to their end have ended.
+        sending: the feeds that other nodes follow. refused: requests for a channel that was not here.
         adopt: serves a node that gives a channel of this name away; ``None``: this one takes none.
         questions: to other nodes, and their answers, on connections of the same kind.
     """
@@ -89,9 +81,8 @@ class Feeds:
         tls: Callable[[], ssl.SSLContext],
     ) -> None:
         self._plane, self._peers, self._place, self._owns, self._tls = plane, peers, place, owns, tls
-        self.sending: dict[asyncio.Task[None], OwnedChannel] = {}
-        self.sent = self.refused = 0
-        self.ends: Counter[str] = Counter(dict.fromkeys(FeedEnd, 0))
+        self.sending = Sending(plane.registry)
+        self.refused = 0
         self.adopt: Callable[[str], Serve] | None = None
         self.questions = NodeQuestions(partial(self.ask, what=QUESTION))
 
@@ -122,35 +113,7 @@ class Feeds:
         if channel is None or not self._owns(name):
             self.refused += 1
             return NOT_OWNER
-        return partial(self._send, channel, via.hops[-1])
-
-    async def _send(
-        self, channel: OwnedChannel, to: str, reader: asyncio.StreamReader, writer: asyncio.StreamWriter
-    ) -> None:
-        task = asyncio.current_task()
-        assert task is not None, "a task serves the connection"
-        self.sending[task] = channel
-        self.sent += 1
-        try:
-            over = await send_feed(channel, reader, writer, self._plane.registry, to_us)
-            self.ends[over] += 1
-        except FeedError as error:
-            logger.warning("node %s follows %r no more: %s", to, channel.name, error)
-        except OSError as error:
-            logger.info("node %s follows %r no more: %s", to, channel.name, error or type(error).__name__)
-        finally:
-            del self.sending[task]
-
-    def stop(self, channel: OwnedChannel) -> None:
-        """End the feeds of a channel that another node goes on with: the others look for it there."""
-        for task in [task for task, one in self.sending.items() if one is channel]:
-            task.cancel()
-
-    def let_go(self) -> None:
-        """While this node stops: end the feeds of channels that nobody publishes to any more."""
-        for task, channel in list(self.sending.items()):
-            if not any(segment.written for segment in channel.unclosed):
-                task.cancel()
+        return partial(self.sending.send, channel, f"node {via.hops[-1]}")
 
     # The other side.
 

@@ -33,7 +33,7 @@ from itertools import islice
 from typing import Final, Protocol
 
 from tricklecast.app.clock import to_time
-from tricklecast.app.cluster.feeds import PROTOCOL, Feeds
+from tricklecast.app.cluster.feeds import Feeds
 from tricklecast.app.cluster.forward import MOVED, WAKE_BATCH
 from tricklecast.app.cluster.peers import ChannelPlace, NodePlace, Peers
 from tricklecast.app.core.facts import ChannelEnded, EndReason, Fact
@@ -44,7 +44,7 @@ from tricklecast.app.data_plane.exchange import Caller, Exchange, Parked
 from tricklecast.app.data_plane.handler import resolve
 from tricklecast.app.data_plane.held import READS, holder_answers, keep_readers, send_away
 from tricklecast.app.data_plane.request import RESET, Request, Via
-from tricklecast.app.data_plane.responses import Reply, unconfirmed_reply
+from tricklecast.app.data_plane.responses import Reply, elsewhere_reply, unconfirmed_reply
 from tricklecast.app.data_plane.routing import Route
 from tricklecast.app.data_plane.stages import park
 from tricklecast.app.data_plane.upload import Upload
@@ -317,8 +317,6 @@ class Cluster:
         elsewhere: where a new channel is to begin; ``None``: here.
     """
 
-    protocol = PROTOCOL
-
     def __init__(
         self,
         plane: DataPlane,
@@ -366,7 +364,7 @@ class Cluster:
         place, is_live = self._directory.place(name), self._plane.registry.live(name) is not None
         if place is None and not is_live:
             former = self._directory.former(name)
-            if former is not None and former.node != self._peers.me and former.reachable:
+            if former is not None and former.node != self._peers.me and former.reachable and op is not Op.FEED:
                 return self._forward(connection, request, route, former)
         if name in self._deciding and self._recover is not None:
             return self._claim(connection, request, route)  # it may be half read
@@ -378,6 +376,8 @@ class Cluster:
             return self._ask(connection, request, route) if self._may_be_new(request, name, place) else None
         if not place.reachable and request.looks < CLAIMS and self._may_claim(op):
             return self._claim(connection, request, route)
+        if op is Op.FEED:
+            return elsewhere_reply(place.url)
         if op in READS and request.via is None and (held := self.replicas.want(name)) is not None:
             channel = held.replica.channel
             if held.replica.live and channel is not None:
@@ -454,7 +454,8 @@ class Cluster:
         owned = self._plane.registry.live(channel)
         if owned is not None:
             self.refuse_publishers(owned)
-            self.feeds.stop(owned)
+            for feeds in (self.feeds.sending, self._plane.feeds):
+                feeds.stop(owned)
             if not self.replicas.keep(owned):
                 send_away(self._plane, owned)
                 self._plane.registry.give_up(owned, self._plane.clock())
@@ -474,8 +475,7 @@ class Cluster:
     def look(self, now: float) -> None:
         """Do what is due. Call it a few times a second."""
         self.replicas.look(now)
-        if self._plane.registry.shutting_down:
-            self.feeds.let_go()
+        self.feeds.sending.expire()
         for name, (epoch, since) in list(self._unused.items()):
             if self._plane.registry.live(name) is not None:
                 del self._unused[name]

@@ -424,6 +424,30 @@ class Registry:
         """The channel of that name, an ended one in its drain included."""
         return self.channels.get(name) or self._missing(name)
 
+    def followed(self, name: str) -> OwnedChannel | Refusal:
+        """The channel whose feed a client asks for, if it is owned here and takes one more reader."""
+        if self.shutting_down:
+            return Refusal(Cause.SHUTDOWN, come_back_s=self.come_back_s)
+        channel = self.channels.get(name)
+        if channel is None:
+            return self._missing(name)
+        if channel.ended:
+            return channel.refuse(Cause.ENDED)._replace(recently_ended=True)
+        if not isinstance(channel, OwnedChannel):
+            return channel.refuse(Cause.REPLICA)
+        limit = self._limit_of_readers(channel, join=False)
+        return channel if limit is None else channel.refuse(Cause.LIMIT)._replace(limit=limit)
+
+    def feed_begun(self, channel: Channel) -> None:
+        """Count a client that follows a channel among its readers."""
+        self.capacities.readers.take()
+        channel.reading.take()
+
+    def feed_over(self, channel: Channel) -> None:
+        """Count it out."""
+        self.capacities.readers.give_back()
+        channel.reading.give_back()
+
     def resolve(self, name: str, seq: int) -> Resolution:
         """Find what a GET of ``seq`` is answered now (docs/reference/protocol.md, section 4).
 

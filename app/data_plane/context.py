@@ -47,6 +47,7 @@ from tricklecast.app.data_plane.responses import EXPIRED, REVOKED, Reply
 from tricklecast.app.data_plane.routing import Route, Router
 from tricklecast.app.data_plane.scheduling import Peer, Turns
 from tricklecast.app.hls.packager import Packagers
+from tricklecast.app.replication.sending import Sending
 from tricklecast.trickle.records import AccessRecord, Figures
 
 UNCOUNTED: Final = 1000
@@ -176,22 +177,16 @@ class Witness(Protocol):
         """
 
 
-Serve = Callable[[asyncio.StreamReader, asyncio.StreamWriter], Coroutine[Any, Any, None]]
-"""Serves a connection that was switched to another protocol, and closes it when it is done."""
+Serve = Callable[[asyncio.StreamReader, asyncio.StreamWriter], Coroutine[Any, Any, str | None]]
+"""Serves a connection that was switched to another protocol, closes it when it is done, and returns why, for its access
+record."""
 
 
 class Elsewhere(Protocol):
-    """The other nodes of a cluster, as a request sees them: one may have passed it on, and one may be its place.
-
-    Attributes:
-        protocol: to which nodes switch connections with each other, as in the field ``Upgrade``, in small letters.
-    """
-
-    @property
-    def protocol(self) -> bytes: ...
+    """The other nodes of a cluster, as a request sees them: one may have passed it on, and one may be its place."""
 
     def switch(self, request: Request) -> Reply | Serve:
-        """Another node, or who takes itself for one, asks to switch a connection to :attr:`protocol`."""
+        """Another node, or who takes itself for one, asks to switch a connection to another protocol."""
 
     def sender(self, request: Request) -> Via | Reply:
         """Find out which node has passed on a request that has ``Trickle-Cluster``.
@@ -231,6 +226,7 @@ class DataPlane:
 
     Attributes:
         cluster: answers requests for channels that are not here; ``None`` if this server is no node of a cluster.
+        feeds: that clients follow.
     """
 
     def __init__(
@@ -268,6 +264,7 @@ class DataPlane:
             lambda: self.clock(), lag_bytes=options.reader_lag_bytes, lag_s=options.reader_lag_s
         )
         self.pacing = Pacing(options.publisher_wait_s, self.fault)
+        self.feeds = Sending(registry)
         self.packagers = Packagers(registry, lambda: self.clock(), to_us, self._soon)
         self.connection_numbers = numbers or count(1)
         self.connections: set[Peer] = set()  # all open ones
@@ -422,6 +419,7 @@ class DataPlane:
             ("slow peers", lambda: self.slow_peers.expire(now, self.turns)),
             ("pacing", self.pacing.expire),
             ("playlists", lambda: self.packagers.expire(now)),
+            ("feeds", self.feeds.expire),
             ("withdrawn permissions", self._end_withdrawn),
             ("expired tokens", self._end_expired),
             ("closed connections", self._forget_gone),

@@ -25,7 +25,7 @@ from typing import ClassVar, Final, Protocol
 
 from tricklecast.app.core.limits import Client, Limit
 from tricklecast.app.core.state import Channel
-from tricklecast.app.data_plane.context import DataPlane, ParkedFor
+from tricklecast.app.data_plane.context import DataPlane, ParkedFor, Serve
 from tricklecast.app.data_plane.request import Request, facts_of, has_body
 from tricklecast.app.data_plane.responses import (
     FAULT,
@@ -98,6 +98,13 @@ class Caller(Peer, Protocol):
 
     def deliver_rest(self) -> None:
         """Give it all bytes that have arrived, half a chunk included."""
+
+    def switch(self, request: Request, serve: Serve) -> Reply | Exchange:
+        """Let the connection carry a feed from now on; a refusal if more has come than this request.
+
+        Args:
+            serve: serves it, and closes it when it is done.
+        """
 
     def complete(self, *, close: bool) -> None:
         """End the exchange: close the connection, or go on with the next request."""

@@ -37,6 +37,7 @@ from tricklecast.app.data_plane.client_address import (
 )
 from tricklecast.app.data_plane.context import Elsewhere, ParkedFor
 from tricklecast.app.data_plane.exchange import Caller, Exchange, Parked
+from tricklecast.app.data_plane.feeds import send_feed
 from tricklecast.app.data_plane.players import answer_player
 from tricklecast.app.data_plane.ranges import span_of
 from tricklecast.app.data_plane.reader import Reader
@@ -243,6 +244,8 @@ def resolve(connection: Caller, request: Request, route: Route) -> Reply | Excha
             return _stream(connection, request, route)
         if op is Op.PLAYLIST or op is Op.HLS:
             return answer_player(connection, request, route)
+        if op is Op.FEED:
+            return send_feed(connection, request, route)
     return _manage(connection, request, route)
 
 

@@ -493,6 +493,17 @@ def replica_reply(jitter: Jitter) -> Reply:
     return _unavailable(Reason.REPLICA, body, jitter(*OVERLOAD_RETRY_S))
 
 
+def elsewhere_reply(url: str = "") -> Reply:
+    """The response to a client that asks for the feed of a channel that another server owns.
+
+    Args:
+        url: of that server, base path included; empty if it is not known.
+    """
+    headers: Headers = ((wire.NODE, url),) if url else ()
+    body = f"Another server owns this channel: ask {url or 'there'}".encode()
+    return Reply(Status.MISDIRECTED, Reason.REPLICA, headers, body, close=True)
+
+
 def busy_reply(jitter: Jitter) -> Reply:
     """The response to a request for a channel of another worker of this server, for which too many wait already."""
     return _unavailable(Reason.REPLICA, b"The owner of this channel is busy: ask again", jitter(*OVERLOAD_RETRY_S))

@@ -175,6 +175,14 @@ class Router:
         first = path_of(target).lstrip(b"/").partition(b"/")[0].decode("latin-1")
         return None if not first or first in CONTROL_PLANE else self._nowhere
 
+    def feed(self, method: bytes, target: bytes) -> Route | None:
+        """The route of a request that offers to switch to a feed; ``None`` if there is no feed at this path."""
+        parts = self.match(target)
+        if method != b"GET" or parts is None or len(parts) > 1:
+            return None
+        route = parse_route(method, parts)
+        return Route(Op.FEED, route.channel) if route.channel else route
+
     def subject(self, target: bytes) -> str:
         """The storm guard's name for a wrong path: its first segment, below the base path if it begins with that."""
         parts = self.match(target) or tuple(filter(None, path_of(target).split(b"/")))

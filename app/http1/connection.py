@@ -47,7 +47,7 @@ from tricklecast.app.data_plane.client_address import (
     peer_of,
     plain,
 )
-from tricklecast.app.data_plane.context import DataPlane, Elsewhere
+from tricklecast.app.data_plane.context import DataPlane, Elsewhere, Serve
 from tricklecast.app.data_plane.exchange import Exchange, Parked
 from tricklecast.app.data_plane.handler import begin
 from tricklecast.app.data_plane.reader import Reader
@@ -64,7 +64,7 @@ from tricklecast.app.data_plane.scheduling import DEAR_S, LEAST_TURN_BYTES, MORE
 from tricklecast.app.data_plane.upload import Upload
 from tricklecast.app.http1.asgi_bridge import AsgiExchange, Hosting, has_path
 from tricklecast.app.http1.framing import HOST_TEXT, NO_REQUEST, FramingGuard, joined, objection
-from tricklecast.app.http1.switched import Switched
+from tricklecast.app.http1.switched import PROTOCOL, Switched
 from tricklecast.app.http1.writer import CONTINUE, end, whole
 from tricklecast.app.http1.writer import begin as begin_response
 from tricklecast.trickle import wire
@@ -116,6 +116,8 @@ _FRAMING: Final = re.compile(rb"\r\n(?:[Cc]ontent-[Ll]ength: ?([0-9]{1,15})|[Tt]
 """The field that says how a body is framed, as it is written by most. The parser refuses a head that has two."""
 
 _HOP_BY_HOP: Final = frozenset({b"upgrade", b"connection", b"http2-settings"})
+
+_ALONE: Final = "Nothing else may be asked for on this connection"
 
 _NO_FIELDS: Final[list[tuple[bytes, bytes]]] = []
 """Shared by all connections that parse no head; never added to."""
@@ -634,6 +636,9 @@ class Connection(asyncio.BufferedProtocol):
         It waits until the exchange before it is over, since a connection moves only when nothing is owed to its client;
         until enough of it is here to find its worker; and while that worker takes no connection (:data:`WAITS_S`).
         """
+        if isinstance(self.exchange, Switched):
+            self.abort(Reason.BAD_REQUEST)  # as in _feed()
+            return False
         if self.exchange is not None:
             self._more = bytes(data)
             self.pause(MORE)
@@ -796,8 +801,8 @@ class Connection(asyncio.BufferedProtocol):
                     rest = piece[upgrade.args[0] :]
                     if (head := self._without_upgrade()) is not None:
                         pieces += [rest, memoryview(head)]
-                    elif rest and isinstance(self.exchange, Switched):
-                        self.abort(Reason.BAD_REQUEST)  # a node waits until its connection is switched
+                    elif rest and isinstance(self.exchange, (Switched, Parked)) and self._rejection is None:
+                        self.abort(Reason.BAD_REQUEST)  # who asks for a feed waits until the connection is switched
         except httptools.HttpParserCallbackError as error:
             raise (error.__context__ or error) from None
         except httptools.HttpParserError as error:
@@ -900,13 +905,11 @@ class Connection(asyncio.BufferedProtocol):
             if method == b"CONNECT":
                 self.reject(Status.NOT_IMPLEMENTED, "This server is not a proxy")
                 return
-            cluster = plane.cluster
             if (
-                cluster is not None
-                and headers.get(b"upgrade", b"").lower() == cluster.protocol
+                headers.get(b"upgrade", b"").lower() == PROTOCOL
                 and self.endpoint.routes
+                and self._feed_asked(method, headers, fields)
             ):
-                self._switch(cluster, Request(method, self._url, None, headers, http10=False, keep_alive=True))
                 return
             self._upgrade = [b"%b %b HTTP/%b" % (method, self._url, version.encode())]
             self._upgrade += [b"%b: %b" % field for field in fields if field[0] not in _HOP_BY_HOP]
@@ -1204,13 +1207,32 @@ class Connection(asyncio.BufferedProtocol):
         self._make_parser()
         return b"\r\n".join([*lines, b"", b""])
 
-    def _switch(self, cluster: Elsewhere, request: Request) -> None:
-        """A node of the cluster asks to switch this connection to the cluster's protocol."""
-        self._parser = None  # it takes what follows for the other protocol, which begins after our answer
+    def _feed_asked(self, method: bytes, headers: dict[bytes, bytes], fields: list[tuple[bytes, bytes]]) -> bool:
+        """Begin a request for a feed, of a client or of a node of the cluster; ``False`` if there is none there."""
+        route, cluster = self.plane.router.feed(method, self._url), self.plane.cluster
+        if route is None and cluster is None:
+            return False
+        self._drop_parser()  # it takes what follows for the other protocol, which begins after our answer
         self.mid_message = False
-        if self.exchange is not None or self._queue or has_body(request.headers):
-            self.reject(Status.BAD_REQUEST, "Nothing else may be asked for on this connection")
-            return
+        if self.proxied:
+            headers[FORWARDED_FOR] = forwarded_for(fields)
+        request = Request(method, self._url, route, headers, http10=False, keep_alive=False)
+        if self.exchange is not None or self._queue or has_body(headers):
+            self.reject(Status.BAD_REQUEST, _ALONE)
+        elif route is not None:
+            begin(self, request)
+        elif cluster is not None:
+            self._switch(cluster, request)
+        return True
+
+    def switch(self, request: Request, serve: Serve) -> Reply | Exchange:
+        if self._queue or self._more or self._rejection is not None or self.mid_message or self.half_closed:
+            return Reply(Status.BAD_REQUEST, Reason.BAD_REQUEST, body=_ALONE.encode(), close=True)
+        self.pauses = 0
+        return Switched(self, request, self.transport, serve, self.connection_lost)
+
+    def _switch(self, cluster: Elsewhere, request: Request) -> None:
+        """A node of the cluster asks to switch this connection."""
         request.ip = self.peer
         serve = cluster.switch(request)
         if isinstance(serve, Reply):
@@ -1223,8 +1245,7 @@ class Connection(asyncio.BufferedProtocol):
             self.deaf = True
             self.without_route().answer(limit_reply(self.surplus, self.plane.jitter, close=True))
             return
-        transport, protocol = self.transport, cluster.protocol
-        self.exchange = Switched(self, request, transport, protocol, serve, self.connection_lost)
+        self.exchange = Switched(self, request, self.transport, serve, self.connection_lost)
 
     # Writing.
 

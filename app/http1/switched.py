@@ -1,4 +1,4 @@
-"""A connection that carries another protocol from now on (RFC 9110, section 7.8), as nodes of a cluster ask for.
+"""A connection that carries another protocol from now on (RFC 9110, section 7.8), as who follows a channel asks for.
 
 The connection keeps its place among all others, and its end at a shutdown: it is one whose only exchange lasts. Its
 transport belongs to a stream reader and writer, and whoever serves these has all of its input and output.
@@ -14,13 +14,20 @@ from tricklecast.app.data_plane.context import Serve
 from tricklecast.app.data_plane.exchange import Caller, Exchange
 from tricklecast.app.data_plane.request import Request
 from tricklecast.trickle.records import Reason
+from tricklecast.trickle.wire import FEED_PROTOCOL, Status
+
+PROTOCOL: Final = FEED_PROTOCOL.encode()
+"""As in the field ``Upgrade``, in small letters. Nodes of a cluster switch all of their connections to it."""
 
 INPUT_BYTES: Final = 64 << 10
 """The stream reader is not read on beyond twice this."""
 
+LEAVE_S: Final = 1.0
+"""Whoever serves a connection that is gone has this time to notice, and to say why it has ended."""
+
 
 class _Stream(asyncio.StreamReaderProtocol):
-    """Tells the connection, too, that its transport is gone."""
+    """Tells the exchange, too, that its transport is gone."""
 
     def __init__(self, reader: asyncio.StreamReader, gone: Callable[[Exception | None], None]) -> None:
         super().__init__(reader)
@@ -32,34 +39,39 @@ class _Stream(asyncio.StreamReaderProtocol):
 
 
 class Switched(Exchange):
-    """The exchange of a connection that was switched to another protocol. It is in no access log: it has no client.
+    """The exchange of a connection that was switched to another protocol.
+
+    That of a node of the cluster is in no access log: it has no client, and no route.
 
     Args:
         transport: of the connection; it holds no bytes, and nothing was read from it that is not parsed.
-        protocol: its name. serve: serves the connection, and closes it when it is done.
+        serve: serves the connection, and closes it when it is done.
         gone: told when the transport is gone.
     """
 
-    __slots__ = ("_task",)
+    __slots__ = ("_gone", "_is_noted", "_task")
 
     def __init__(
         self,
         connection: Caller,
         request: Request,
         transport: asyncio.Transport,
-        protocol: bytes,
         serve: Serve,
         gone: Callable[[Exception | None], None],
     ) -> None:
         super().__init__(connection, request)
+        self._gone = gone
+        self._is_noted = request.route is not None
+        if self._is_noted:
+            self.record.status, self.record.wait_us = Status.SWITCHING, self.elapsed_us()
         loop = asyncio.get_running_loop()
         reader = asyncio.StreamReader(limit=INPUT_BYTES, loop=loop)
-        stream = _Stream(reader, gone)
+        stream = _Stream(reader, self._lost)
         transport.pause_reading()  # uvloop reads in another way for another kind of protocol
         transport.set_protocol(stream)
         transport.set_write_buffer_limits()
         stream.connection_made(transport)
-        transport.write(b"HTTP/1.1 101 Switching Protocols\r\nconnection: upgrade\r\nupgrade: %b\r\n\r\n" % protocol)
+        transport.write(b"HTTP/1.1 101 Switching Protocols\r\nconnection: upgrade\r\nupgrade: %b\r\n\r\n" % PROTOCOL)
         transport.resume_reading()
         self._task = loop.create_task(serve(reader, asyncio.StreamWriter(transport, stream, reader, loop)))
         self._task.add_done_callback(self._served)
@@ -73,11 +85,28 @@ class Switched(Exchange):
         self._task.cancel()
 
     def end(self, reason: str) -> None:
-        """Nothing is noted."""
+        """Note how it has ended."""
+        if self._is_noted:
+            super().end(reason)
 
-    def _served(self, task: asyncio.Task[None]) -> None:
-        if not task.cancelled() and (error := task.exception()) is not None:
-            what = "while a connection of another node was served"
-            self.plane.fault(what, error)
+    def _lost(self, error: Exception | None) -> None:
+        """The transport is gone; the connection is told when the task has ended, since that knows why."""
+
+        def ended(_: object) -> None:
+            timer.cancel()
+            self._gone(error)
+
+        timer = asyncio.get_running_loop().call_later(LEAVE_S, self._task.cancel)
+        self._task.add_done_callback(ended)
+
+    def _served(self, task: asyncio.Task[str | None]) -> None:
+        # It is cancelled when the channel goes on elsewhere, too.
+        reason: str | None = Reason.SHUTDOWN if self.plane.registry.shutting_down else Reason.REPLICA
+        if not task.cancelled():
+            if (error := task.exception()) is not None:
+                self.plane.fault("while a connection with another protocol was served", error)
+                reason = Reason.ERROR
+            else:
+                reason = task.result()
         if self.connection.exchange is self:
-            self.connection.abort(Reason.COMPLETE)
+            self.connection.abort(reason or Reason.COMPLETE)

@@ -57,12 +57,14 @@ async def send_feed(
     writer: asyncio.StreamWriter,
     registry: Registry,
     to_us: Callable[[float], int],
+    count: Callable[[int], None] | None = None,
 ) -> FeedEnd:
     """Send the feed of a channel of which this is the owner until it ends or the replica leaves; close the connection.
 
     Args:
         reader, writer: the connection; its only record is the replica's ``HELLO``.
         to_us: turns the registry's time into microseconds since 1970.
+        count: told of the bytes of each write that the connection has taken.
 
     Raises:
         FeedError: the replica sent something else.
@@ -77,7 +79,7 @@ async def send_feed(
             over = FeedEnd.VERSION
             put(writer, [record(End(over))])
         else:
-            over = await _send(channel, hello, reader, writer, registry, to_us)
+            over = await _send(channel, hello, reader, writer, registry, to_us, count)
         writer.close()
         with suppress(OSError):  # the replica has all that it needs, and may have closed the connection, too
             async with asyncio.timeout(STALL_S):
@@ -104,6 +106,7 @@ async def _send(
     writer: asyncio.StreamWriter,
     registry: Registry,
     to_us: Callable[[float], int],
+    count: Callable[[int], None] | None,
 ) -> FeedEnd:
     news = asyncio.Event()
     feed = Feed(channel, hello, registry.budget, registry.instance, to_us, news.set)
@@ -114,6 +117,8 @@ async def _send(
             news.clear()
             while records := feed.pull(TURN_BYTES):
                 await _write(writer, records)
+                if count is not None:
+                    count(sum(map(len, records)))
             if feed.over is not None:
                 return feed.over
             if left.done():

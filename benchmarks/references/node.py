@@ -12,7 +12,6 @@ from typing import Final, NamedTuple
 
 import uvloop
 
-from tricklecast.app.cluster.feeds import PROTOCOL, Feeds
 from tricklecast.app.cluster.forward import Forwarding
 from tricklecast.app.cluster.peers import Peers
 from tricklecast.app.cluster.replicas import Cluster, Replicas
@@ -21,6 +20,7 @@ from tricklecast.app.data_plane.exchange import Caller, Exchange
 from tricklecast.app.data_plane.request import Request, Via
 from tricklecast.app.data_plane.responses import Reply
 from tricklecast.app.data_plane.routing import Route
+from tricklecast.app.http1.switched import PROTOCOL, Feeds
 from tricklecast.app.listener import tune
 from tricklecast.app.node import Node
 from tricklecast.app.server import Server

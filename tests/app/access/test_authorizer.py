@@ -357,7 +357,7 @@ def test_the_question() -> None:
     ("op", "operation"),
     [
         (Op.CREATE, "create"), (Op.PUBLISH, "publish"), (Op.CLOSE_SEGMENT, "publish"), (Op.READ, "subscribe"),
-        (Op.STREAM, "subscribe"), (Op.PLAYLIST, "subscribe"), (Op.HLS, "subscribe"),
+        (Op.STREAM, "subscribe"), (Op.PLAYLIST, "subscribe"), (Op.HLS, "subscribe"), (Op.FEED, "subscribe"),
         (Op.CHANGES, "subscribe"), (Op.NEXT, "next"), (Op.DELETE, "delete"),
     ],
 )  # fmt: skip

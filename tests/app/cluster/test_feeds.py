@@ -61,7 +61,7 @@ def test_only_a_node_gets_a_feed() -> None:
         forged = ask(a, hops=(), **FORGED).response()
         assert forged.status == 403
         assert a.cluster.feeds.refused == 2
-        assert a.cluster.feeds.sent == 0
+        assert a.cluster.feeds.sending.sent == 0
         assert target.ask("GET", PATH).status == 404, "without Upgrade there is no such path"
 
 
@@ -75,13 +75,13 @@ def switched(member: Member) -> RawConnection:
     """A connection that was switched, on which nothing has come yet."""
     connection: RawConnection = ask(member)
     assert connection.interim().status == 101
-    eventually(lambda: member.cluster.feeds.sending, what="the feed begins")
+    eventually(lambda: member.cluster.feeds.sending.tasks, what="the feed begins")
     return connection
 
 
 def ended(member: Member) -> None:
     """Wait until no feed is sent, and the place of its connection is free."""
-    eventually(lambda: not member.cluster.feeds.sending, what="the feed is over")
+    eventually(lambda: not member.cluster.feeds.sending.tasks, what="the feed is over")
     eventually(lambda: not member.server.plane.connections, what="its connection is gone")
     assert member.server.plane.faults == 0
 
@@ -154,7 +154,7 @@ def test_a_feed_ends_with_the_publishers_when_its_server_stops() -> None:
         eventually(lambda: a.server.plane.registry.shutting_down)
         assert ask(a).response().status == 503
         a.look()
-        assert a.cluster.feeds.sending
+        assert a.cluster.feeds.sending.tasks
         upload.chunk(b"two").end()
         there.ends(b"two")
         assert upload.answer().status == 200
@@ -180,7 +180,7 @@ def test_nodes_send_feeds_over_tls(tmp_path: Path) -> None:
         b.holds("film")
         upload.chunk(b"two" * 100_000).end()
         there.ends(b"two" * 100_000)
-        assert len(a.cluster.feeds.sending) == 1
+        assert len(a.cluster.feeds.sending.tasks) == 1
         assert b.forwarding.forwarded == 0
 
 

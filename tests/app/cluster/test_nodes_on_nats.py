@@ -93,7 +93,7 @@ def test_channels_are_found_moved_and_taken_over(nats: NatsServer) -> None:
         eventually(lambda: b.directory.place("film"))
         film(b).has(0, b"one", epoch=1).publish(1, b"two").has(1, b"two", epoch=1)
         assert film(b).next_seq() == 2
-        assert (a.member.feeds.sent, b.directory.owns("film")) == (1, False)
+        assert (a.member.feeds.sending.sent, b.directory.owns("film")) == (1, False)
 
         # Handed over in its epoch: the replica at b is adopted, and a holds the channel now.
         waiting = film(a).waiting(2)
@@ -101,7 +101,7 @@ def test_channels_are_found_moved_and_taken_over(nats: NatsServer) -> None:
         film(b).has(0, b"one", epoch=1).publish(2, b"three").has(2, b"three", epoch=1)
         assert waiting.response().body == b"three"
         film(a).has(2, b"three", epoch=1)
-        assert b.member.feeds.sent == 1
+        assert b.member.feeds.sending.sent == 1
 
         # Ended: its last owner answers, and begins the next epoch.
         film(b).end()

@@ -53,7 +53,7 @@ def test_readers_at_another_node_read_one_replica() -> None:
             reader.ends(b"two")
         film(a).publish(1, b"three")
         assert readers[2].response().body == b"three"
-        assert (a.cluster.feeds.sent, b.forwarding.forwarded) == (1, 0)
+        assert (a.cluster.feeds.sending.sent, b.forwarding.forwarded) == (1, 0)
 
 
 def test_what_a_replica_cannot_know_is_forwarded() -> None:
@@ -118,10 +118,10 @@ def test_a_replica_is_kept_for_a_while() -> None:
         b.look(KEEP_S)
         assert b.held == {}
         assert "film" not in b.server.plane.registry.channels
-        eventually(lambda: not a.cluster.feeds.sending, what="the owner has noticed")
+        eventually(lambda: not a.cluster.feeds.sending.tasks, what="the owner has noticed")
         film(a).publish(0, b"again")
         film(b).has(0, b"again")
-        assert a.cluster.feeds.sent == 2
+        assert a.cluster.feeds.sending.sent == 2
 
 
 def test_a_node_holds_so_many_channels_and_no_more() -> None:
@@ -265,8 +265,8 @@ def test_a_connection_to_the_owner_that_breaks_keeps_the_readers() -> None:
         upload, _ = film(a).started(0, b"one ")
         reader = film(b).arrived(0, b"one ")
         feeds = a.cluster.feeds
-        a.server.inside(lambda: [task.cancel() for task in feeds.sending])
-        eventually(lambda: feeds.sent == 2, what="the replica comes back")
+        a.server.inside(lambda: [task.cancel() for task in feeds.sending.tasks])
+        eventually(lambda: feeds.sending.sent == 2, what="the replica comes back")
         upload.chunk(b"two").end()
         reader.ends(b"two")
         film(b).has(0, b"one two")
@@ -283,7 +283,7 @@ def test_thousands_of_readers_may_wait_for_one_replica(monkeypatch: pytest.Monke
         reading(b, 9)
         film(a).publish(0, b"x")
         assert [reader.response().body for reader in readers] == [b"x"] * 9
-        assert a.cluster.feeds.sent == 1
+        assert a.cluster.feeds.sending.sent == 1
 
 
 def test_a_channel_that_its_owner_has_given_up_is_adopted() -> None:
@@ -332,7 +332,7 @@ def test_a_channel_is_given_to_the_node_that_holds_it() -> None:
             film(one).has(0, b"begun and ended", epoch=1)
         film(c).publish(1, b"next")
         assert [one.response().body for one in waiting[1:]] == [b"next"] * 2
-        eventually(lambda: not a.cluster.feeds.sending)
+        eventually(lambda: not a.cluster.feeds.sending.tasks)
         assert [one.server.plane.faults for one in (a, b, c)] == [0] * 3
 
 

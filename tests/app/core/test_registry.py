@@ -1045,6 +1045,25 @@ def test_a_channel_counts_where_it_is_owned() -> None:
     assert used.used == 0
 
 
+def test_who_may_follow_a_channel() -> None:
+    """Its feed is sent where it is owned and lives, to as many as may read it; each of them counts as a reader."""
+    registry, _ = make_registry(readers=1)
+    registry.replicate("theirs", 1, 0.0)
+    for name in ("mine", "over"):
+        registry.create(name, "", 0.0)
+    registry.end("over", 0.0)
+    channel = registry.followed("mine")
+    assert channel is registry.channels["mine"]
+    answers = [refusal(registry.followed(name)) for name in ("theirs", "over", "other")]
+    assert [answer.why for answer in answers] == [Cause.REPLICA, Cause.ENDED, Cause.NOT_FOUND]
+    registry.feed_begun(channel)
+    assert (refusal(registry.followed("mine")).limit, registry.readers, channel.readers) == (Limit.READERS, 1, 1)
+    registry.feed_over(channel)
+    assert (registry.followed("mine"), registry.readers, channel.readers) == (channel, 0, 0)
+    registry.shut_down((7, 9))
+    assert refusal(registry.followed("mine")).come_back_s == (7, 9)
+
+
 def test_a_held_channel_is_let_go_where_it_may_go_on_elsewhere() -> None:
     """No reader is told that it has ended, and nothing of it is left; what has taken its place stays."""
     registry, _ = make_registry()

@@ -88,6 +88,19 @@ def test_no_match_outside_the_base_path(base: str, parts: list[bytes]) -> None:
     assert Router(normalize_base_path(base)).match(b"/" + b"/".join(parts)) == expected
 
 
+def test_a_feed_is_at_the_url_of_a_channel() -> None:
+    """A GET of it; a name that is none has an error, and other paths and methods have no feed."""
+    router = Router("/trickle")
+    asked = router.feed(b"GET", b"/trickle/a%20b?token=x")
+    assert asked is not None
+    assert (asked.op, asked.channel, asked.error) == (Op.FEED, "a b", "")
+    wrong = router.feed(b"GET", b"/trickle/..")
+    assert wrong is not None
+    assert (wrong.op, wrong.channel, wrong.error[:20]) == (None, "", "Invalid channel name")
+    for method, target in ((b"POST", b"/trickle/c"), (b"GET", b"/trickle/c/0"), (b"GET", b"/trickle"), (b"GET", b"/c")):
+        assert router.feed(method, target) is None
+
+
 FIELDS = ("op", "channel", "seq", "allow", "error", "not_found", "media", "blocking")
 
 
