@@ -12,6 +12,7 @@ from typing import Final, NamedTuple
 
 import uvloop
 
+from tricklecast.app.cluster.feeds import Feeds
 from tricklecast.app.cluster.forward import Forwarding
 from tricklecast.app.cluster.peers import Peers
 from tricklecast.app.cluster.replicas import Cluster, Replicas
@@ -20,7 +21,6 @@ from tricklecast.app.data_plane.exchange import Caller, Exchange
 from tricklecast.app.data_plane.request import Request, Via
 from tricklecast.app.data_plane.responses import Reply
 from tricklecast.app.data_plane.routing import Route
-from tricklecast.app.http1.switched import PROTOCOL, Feeds
 from tricklecast.app.listener import tune
 from tricklecast.app.node import Node
 from tricklecast.app.server import Server
@@ -47,8 +47,6 @@ class OnePlace:
         self.forwarding = Forwarding(self.peers)
         self.owner = owner
         self.feeds = Feeds(plane, self.peers, self.place, self.owns, self.forwarding.tls)
-
-    protocol = PROTOCOL
 
     def switch(self, request: Request) -> Reply | Serve:
         """Send a feed."""

@@ -78,6 +78,10 @@ class Follower:
         assert self.replica.channel is not None
         return self.replica.channel
 
+    def until_live(self) -> Channel:
+        """Apply all of the snapshot; the channel."""
+        return self.until(lambda: self.replica.live)
+
     def gone(self) -> bool:
         """Wait for the end of the connection, whatever comes before it."""
         try:

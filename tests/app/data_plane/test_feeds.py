@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from contextlib import ExitStack
+from functools import partial
 from pathlib import Path
 from typing import Any
 from zlib import crc32
@@ -47,7 +48,7 @@ def test_a_client_follows_a_channel(channel: RemoteChannel, server: LocalServer)
     """It gets all that is there, then all that happens; it counts as a reader, and has one line in the log."""
     channel.create("video/mp2t").publish(0, b"zero")
     with follow(server, channel.name, {"Trickle-Client": "mirror"}).follow() as follower:
-        held = follower.until(lambda: follower.replica.live)
+        held = follower.until_live()
         assert (held.content_type, content(held.segments[0])) == ("video/mp2t", b"zero")
         assert server.plane.registry.readers == 1
         upload = channel.upload(1, b"one")
@@ -69,7 +70,7 @@ def test_a_client_that_leaves(channel: RemoteChannel, server: LocalServer) -> No
     """Its place is free, and the log says who has left."""
     channel.publish(0, b"zero")
     with follow(server, channel.name).follow() as follower:
-        follower.until(lambda: follower.replica.live)
+        follower.until_live()
     assert server.record(channel=channel.name, op="feed").reason == "client_gone"
     quiet(server)
 
@@ -116,6 +117,10 @@ def test_bytes_before_the_answer_are_no_feed(channel: RemoteChannel, server: Loc
     quiet(server)
 
 
+def _reads(server: LocalServer, readers: int) -> bool:
+    return server.plane.registry.readers == readers
+
+
 def test_limits_hold_for_feeds() -> None:
     """Of readers of the server and of a channel: each client that follows is one."""
     with local_server(max_readers=3, max_readers_per_channel=2) as server, server.client() as target:
@@ -124,7 +129,7 @@ def test_limits_hold_for_feeds() -> None:
         with ExitStack() as stack:
             for readers, name in enumerate(("a", "a", "b"), 1):
                 stack.enter_context(follow(server, name).follow())
-                eventually(lambda readers=readers: server.plane.registry.readers == readers, what="it is counted")
+                eventually(partial(_reads, server, readers), what="it is counted")
                 if readers == 2:
                     assert status(server, "a") == 429
             assert status(server, "b") == 503
@@ -230,8 +235,8 @@ def test_a_feed_ends_with_the_publishers_when_its_server_stops() -> None:
         upload = target.channel("film").upload(0, b"one")
         target.channel("idle").create()
         with follow(server, "film").follow() as follower, follow(server, "idle").follow() as idle:
-            follower.until(lambda: follower.replica.live)
-            idle.until(lambda: idle.replica.live)
+            follower.until_live()
+            idle.until_live()
             server.stop()
             assert idle.gone()
             with follow(server, "film") as refused:
@@ -252,7 +257,7 @@ def test_a_feed_over_tls(tls: bool, tmp_path: Path) -> None:
     with local_server(**made) as server, server.client() as target:
         target.channel("film").publish(0, bytes(200_000))
         with follow(server, "film", tls=server.tls).follow() as follower:
-            held = follower.until(lambda: follower.replica.live)
+            held = follower.until_live()
             assert len(content(held.segments[0])) == 200_000
 
 
@@ -265,7 +270,7 @@ def test_the_owner_is_named_by_other_nodes() -> None:
             assert follower.answered() == 421
             assert follower.headers["lp-trickle-node"] == f"http://127.0.0.1:{a.server.port}/trickle"
         with follow(a.server, "film").follow() as follower:
-            follower.until(lambda: follower.replica.live)
+            follower.until_live()
             owned = a.server.plane.registry.live("film")
             assert owned is not None
             a.server.inside(lambda: a.server.plane.feeds.stop(owned))
@@ -280,5 +285,5 @@ def test_a_feed_is_sent_by_the_worker_of_the_channel() -> None:
         for name in ("a", "b", "c", "d", "e"):
             target.channel(name).publish(0, name.encode())
             with Follower(server.port, f"/trickle/{name}").follow() as follower:
-                held = follower.until(lambda follower=follower: follower.replica.live)
+                held = follower.until_live()
                 assert content(held.segments[0]) == name.encode()
