@@ -71,6 +71,9 @@ class SegmentModel(BaseModel):
     size: int = Field(description="Body bytes so far.")
     opened_at: datetime = Field(description="When its first byte arrived.")
     closed_at: datetime | None = Field(description="When it closed; null while it is being written.")
+    crc32: str | None = Field(
+        None, description="CRC-32 of its bytes, 8 hexadecimal digits, if it has closed and that is known."
+    )
 
 
 class SegmentsModel(BaseModel):
@@ -141,4 +144,5 @@ def segment_model(segment: SegmentSummary) -> SegmentModel:
         size=segment.size,
         opened_at=datetime.fromtimestamp(segment.opened_us / 1e6, UTC),
         closed_at=None if closed_us is None else datetime.fromtimestamp(closed_us / 1e6, UTC),
+        crc32=None if segment.crc is None or closed_us is None else f"{segment.crc:08x}",
     )

@@ -76,6 +76,7 @@ class SegmentSummary(NamedTuple):
 
     Attributes:
         opened_us, closed_us: when, microseconds since 1970.
+        crc: CRC-32 of its bytes, if storage knows it.
     """
 
     seq: int
@@ -83,6 +84,7 @@ class SegmentSummary(NamedTuple):
     size: int
     opened_us: int
     closed_us: int | None
+    crc: int | None = None
 
 
 def summarize(segment: Segment, to_us: Callable[[float], int]) -> SegmentSummary:
@@ -540,12 +542,17 @@ class Channel:
             to_us: turns the registry's time into microseconds since 1970.
         """
         live = {one.seq: one for one in self.segments.values() if one.state is not WAITING and one.seq >= seq}
+        crcs: dict[int, int | None] = {}  # of those in the window that are stored, too
         if self.retained is not None:
-            yield from (one for one in self.retained.listed(seq, since_us) if one.seq not in live)
+            for one in self.retained.listed(seq, since_us):
+                if one.seq in live:
+                    crcs[one.seq] = one.crc
+                else:
+                    yield one
         for _, segment in sorted(live.items()):
             one = summarize(segment, to_us)
             if one.closed_us is None or one.closed_us >= since_us:
-                yield one
+                yield one._replace(crc=crcs.get(one.seq))
 
     def refuse(self, why: Cause, seq: int | None = None) -> Refusal:
         """A refusal that says where the channel stands."""

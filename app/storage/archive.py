@@ -213,7 +213,7 @@ class StoredChannel:
         place = bisect_left(self.seqs, since_us, place, key=lambda seq: self.entries[seq].closed_us)
         for at in range(place, len(self.seqs)):
             entry = self.entries[one := self.seqs[at]]
-            yield SegmentSummary(one, entry.state, entry.size, entry.opened_us, entry.closed_us)
+            yield SegmentSummary(one, entry.state, entry.size, entry.opened_us, entry.closed_us, entry.crc)
 
     # For replays: see SegmentStore.
 

@@ -8,8 +8,10 @@ import json
 from collections.abc import Iterator
 from datetime import UTC, datetime
 from functools import partial
+from pathlib import Path
 from typing import Any
 from urllib.parse import quote
+from zlib import crc32
 
 import pytest
 from hypothesis import HealthCheck, given, settings
@@ -21,6 +23,7 @@ from prometheus_client.registry import Collector
 from tests.support.local import LocalServer, local_server
 from tests.support.metrics import metrics_of
 from tests.support.waiting import WITHIN_S, eventually, until
+from tricklecast.app.control_plane import api
 from tricklecast.app.control_plane.api import CHEAP_S, REST, Page, RateLimitedPage, measured
 from tricklecast.app.core.limits import Limits
 from tricklecast.app.core.registry import Registry
@@ -235,6 +238,28 @@ def test_closing_a_segment_may_evict_it() -> None:
         assert (closed["seq"], closed["state"], closed["size"]) == (0, "truncated", 3)
         assert upload.answer().status == 200
         assert channel.get(0).status == 470
+
+
+def test_the_list_of_segments_has_checksums(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Those that storage knows; of segments in memory on request, until an answer has read enough of them."""
+    monkeypatch.setattr(api, "CHECKED_BYTES", 4)
+
+    def listed(target: Target, query: str = "") -> tuple[list[str | None], bool]:
+        answer = content(target.ask("GET", f"/api/v1/channels/film/segments?{query}"))
+        assert answer["epoch"] == 1
+        return [segment["crc32"] for segment in answer["segments"]], answer["more"]
+
+    crcs: list[str | None] = [f"{crc32(body):08x}" for body in (b"one", b"two", b"four")]
+    with local_server() as server, server.client() as target:
+        target.channel("film").publish(0, b"one", b"two", b"four").upload(3, b"open")
+        target.channel("film").arrived(3, b"open")
+        assert listed(target) == ([None] * 4, False)
+        assert listed(target, "checksum=1") == (crcs[:2], True)
+        assert listed(target, "checksum=1&from=2") == ([crcs[2], None], False)
+        assert listed(target, "checksum=1&limit=1") == (crcs[:1], True)
+    with local_server(data_dir=tmp_path, window_segments=2) as server, server.client() as target:
+        target.channel("film").publish(0, b"one", b"two", b"four")
+        eventually(lambda: listed(target) == (crcs, False), what="all are stored")
 
 
 def test_limits_and_shutdown_are_503() -> None:

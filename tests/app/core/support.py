@@ -186,7 +186,7 @@ class Shelf:
     def listed(self, seq: int, since_us: int) -> Iterator[SegmentSummary]:
         for one in self.seqs:
             if one >= seq and one * 1_000_000 >= since_us:
-                yield SegmentSummary(one, State.COMPLETE, 1, one * 1_000_000, one * 1_000_000)
+                yield SegmentSummary(one, State.COMPLETE, 1, one * 1_000_000, one * 1_000_000, crc=one)
 
 
 def make_registry(

@@ -301,6 +301,7 @@ def test_what_can_be_read_is_listed() -> None:
     assert listed() == [3, 4, 5]
     channel.retained = Shelf(1, 2, 3)
     assert listed() == [1, 2, 3, 4, 5]
+    assert [one.crc for one in channel.listed(0, 0, round)] == [1, 2, 3, None, None], "as far as storage knows them"
     assert listed(2) == [2, 3, 4, 5]
     assert listed(since_s=3.5) == [4, 5]
     assert listed(since_s=100.0) == [5]
