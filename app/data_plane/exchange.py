@@ -291,9 +291,15 @@ class Exchange:
 
 
 class AwaitsStorage(Exchange):
-    """A publisher's request that is done, and is answered when storage has it."""
+    """A publisher's request that is done, and is answered when storage has it.
+
+    Its body, that of a segment which is stored already, is thrown away, however large it is: a publisher would take a
+    refusal of it for one of the segment.
+    """
 
     __slots__ = ("_channel", "_reply")
+
+    takes_body: ClassVar[bool] = True
 
     def __init__(self, connection: Caller, request: Request, reply: Reply, channel: Channel | None) -> None:
         super().__init__(connection, request)

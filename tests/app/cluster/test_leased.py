@@ -15,6 +15,7 @@ from tests.support.waiting import eventually
 from tricklecast.app.cluster.leased import LeasedDurability
 from tricklecast.app.core.facts import EndReason
 from tricklecast.app.data_plane.responses import unconfirmed_reply
+from tricklecast.app.http1.connection import UNREAD_BYTES
 from tricklecast.app.tools.conformance.target import RemoteChannel
 
 
@@ -102,6 +103,19 @@ def test_every_answer_to_a_publisher_asks() -> None:
         assert channel.close(0).status == 200
         assert channel.end().status == 200
         assert lease.asked == [("film", 1)] * 4 + [None]
+
+
+def test_a_retry_of_a_large_segment_that_is_stored_waits_for_the_lease() -> None:
+    """Its body is thrown away meanwhile, however large: to refuse it would make the publisher give the segment up."""
+    with node() as (server, lease, _, channel):
+        body, keyed = b"x" * (3 * UNREAD_BYTES), {"Idempotency-Key": "k"}
+        assert channel.post(0, body, headers=keyed).status == 200
+        renew = doubt(server, lease)
+        retry = channel.upload(0, body, headers=keyed).end()
+        eventually(lambda: lease.asked == [("film", 1)])
+        retry.silent()
+        renew()
+        assert retry.answer().status == 200
 
 
 def test_a_node_that_is_cut_off_from_nats_says_so() -> None:
