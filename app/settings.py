@@ -481,6 +481,10 @@ class Settings(AccessSettings):
             raise ValueError("ack quorum keeps segments in NATS, not in data_dir; leave one of them out")
         if self.advertise_url is None and (self.unix_socket is not None or self.host in _EVERY):
             raise ValueError("cluster needs advertise_url, at which the other nodes reach this one")
+        if self.advertise_url is not None and urlsplit(self.advertise_url).hostname in _EVERY:
+            raise ValueError("advertise_url must have an address of this machine, not one that stands for all of them")
+        if self.node is not None and ("/" in self.node or not self.node.isprintable()):
+            raise ValueError("node must have no slash and no control character in a cluster: the API has it in paths")
         return self
 
     def retention(self) -> Retention:

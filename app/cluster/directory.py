@@ -148,6 +148,7 @@ class Directory:
             (``--ack quorum``); without it, its next owner begins the next epoch.
         clock: the time in seconds, on a clock that goes on while the machine is suspended.
         wall: microseconds since 1970, for terms. dice: for pauses.
+        servers: those of NATS, as the log names them.
 
     Attributes:
         lease: of this node. counters: for metrics. view: what is known.
@@ -168,6 +169,7 @@ class Directory:
         clock: Callable[[], float] = boottime,
         wall: Callable[[], int] = wall_us,
         dice: random.Random | None = None,
+        servers: str = "NATS",
     ) -> None:
         self.me = me
         self.lease = Lease(lease_s, clock)
@@ -179,7 +181,7 @@ class Directory:
         self.place, self.former = self.view.place, self.view.former
         self.owns, self.reachable = self.view.owns, self.view.reachable
         self.replaced: NameInUse | None = None
-        self._open, self._clock, self._wall = open_bucket, clock, wall
+        self._open, self._clock, self._wall, self._servers = open_bucket, clock, wall, servers
         self._tombstone_s, self._keeps_epochs = tombstone_s, keeps_epochs
         self._dice = dice or random.Random()
         # The connection.
@@ -740,10 +742,12 @@ class Directory:
         """Do what is due by time; it is called at each renewal, and each time that NATS could not be reached."""
         state, now = self.lease.state, self._clock()
         if state is not self._said:
-            level = logging.INFO if state is LeaseState.LEASED else logging.WARNING
-            logger.log(
-                level, "the lease of node %r is %s: %s", self.me.name, state.value, self.degraded or "all is well"
-            )
+            name = self.me.name
+            if state is not LeaseState.LEASED:
+                tries = f"; this node goes on asking {self._servers}" if self.cut_off else ""
+                logger.warning("the lease of node %r is %s: %s%s", name, state.value, self.degraded, tries)
+            elif self._said is not None:  # those who have read the warning wait for this
+                logger.warning("node %r has renewed its lease: all is well again", name)
             self._said = state
         self.view.tick()
         if self._synced.is_set() and not self._settled.is_set() and now >= self._settle_at:

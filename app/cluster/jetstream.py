@@ -90,6 +90,11 @@ class NatsOptions:
     bucket: str = "trickle"
     replicas: int = 0
 
+    @property
+    def named(self) -> str:
+        """The servers as a log may name them: without users and passwords."""
+        return ", ".join(url.partition("://")[2].rpartition("@")[2].rstrip("/") for url in self.servers)
+
 
 class Message(NamedTuple):
     """A message of a stream.
@@ -136,7 +141,7 @@ class Connection:
         except BaseException as error:
             await made.close()
             if isinstance(error, OSError | errors.Error | ValueError):  # TimeoutError is an OSError
-                raise Unreachable(made._last_error or str(error) or type(error).__name__) from None
+                raise Unreachable(made._last_error or _text(error)) from None
             raise
         return made
 
@@ -218,6 +223,8 @@ class Connection:
             return await self._request(f"$JS.API.{verb}.{stream}", payload, None, within_s)
         except _Missing:
             return None
+        except NoStream:  # nobody answers questions about streams
+            raise Unreachable("JetStream does not answer: was NATS started with it (-js)?") from None
 
     async def find_or_make(self, config: dict[str, Any], *, within_s: float = ANSWER_S) -> dict[str, Any]:
         """Find a stream, or make it, with as many replicas as there are servers for. Returns what JetStream says of it.
@@ -262,7 +269,7 @@ class Connection:
 
     def _no_answer(self, error: Exception) -> Unreachable:
         self.unanswered = True
-        return Unreachable(str(error) or type(error).__name__)
+        return Unreachable(_text(error))
 
     async def _find(self) -> None:
         """Find or make what the connection is for."""
@@ -288,7 +295,7 @@ class Connection:
             more["tls"] = options.tls
 
         async def failed(error: Exception) -> None:
-            self._last_error = str(error) or type(error).__name__
+            self._last_error = _text(error)
 
         async def gone() -> None:
             self._break(self._last_error or "the connection is closed")
@@ -310,6 +317,16 @@ class Connection:
         url = self._client.connected_url
         if url is not None and url.scheme == "tls" and not self._client._server_info.get("tls_required"):
             raise Unreachable(f"{url.hostname} offers no TLS, which tls:// asks for")
+
+
+def _text(error: Exception) -> str:
+    """What is wrong, for those who run the servers."""
+    if isinstance(error, TimeoutError):
+        return "no answer in time"
+    text = (error.strerror if isinstance(error, OSError) else None) or str(error) or type(error).__name__
+    if "authorization" in text.lower():
+        return f"it refuses this node ({text}): check user and password in --cluster, or the file of --cluster-creds"
+    return text
 
 
 def _headers(data: bytes) -> dict[str, str]:

@@ -15,11 +15,14 @@ end it leaves the directory last: from then on others may take its channels.
 from __future__ import annotations
 
 import asyncio
+import logging
+import math
 import socket
 import ssl
 from functools import partial
 from typing import Final
 
+from tricklecast.app.access.secrets import read_secret
 from tricklecast.app.clock import to_time, to_us
 from tricklecast.app.cluster.bucket import Bucket
 from tricklecast.app.cluster.directory import Directory, NodeFacts
@@ -41,9 +44,14 @@ from tricklecast.app.storage.archive import Ack
 from tricklecast.trickle import __version__
 from tricklecast.trickle.errors import InvalidInput
 
+logger = logging.getLogger("tricklecast.cluster")
+
 START_LEASES: Final = 2.5
 """The server begins without the directory after this number of leases. Two may pass while a node that has this one's
 name, and may be alive, is given time to show it."""
+
+SAME_URL_LEASES: Final = 3
+"""Two nodes that have one URL for this number of leases are a mistake."""
 
 LOST_S: Final = 0.5
 """A request waits so much longer than a lease for a node that cannot be reached: it may just have renewed."""
@@ -67,6 +75,8 @@ class Member:
 
     def __init__(self, settings: Settings, name: str, listener: socket.socket, plane: DataPlane) -> None:
         url, tls = url_of(settings, listener.getsockname()[:2]), _tls(settings)
+        if settings.cluster_creds is not None:
+            read_secret(settings.cluster_creds, least=1)  # nats-py reads it when a server asks, and says nothing
         nats = NatsOptions(
             tuple(server.get_secret_value() for server in settings.cluster),
             settings.cluster_creds,
@@ -81,6 +91,7 @@ class Member:
             self,
             lease_s=settings.cluster_lease_s,
             keeps_epochs=is_quorum,
+            servers=nats.named,
         )
         self.peers = Peers(name, lambda: self.directory.secret.encode())
         waits_s = settings.cluster_lease_s + LOST_S
@@ -123,6 +134,7 @@ class Member:
         registry.owns, registry.epochs = self.cluster.owns, self.cluster.epoch
         self.moving = Moving(plane, self.directory, self.cluster, self.quorum)
         self._reachable: set[str] = set()  # the other nodes, when they were last looked at
+        self._namesakes: dict[str, float] = {}  # of them, those that advertise this one's URL, and since when
 
     @property
     def degraded(self) -> str:
@@ -172,6 +184,24 @@ class Member:
         for name in self._reachable - reachable:
             self.forwarding.lost(name)
         self._reachable = reachable
+        self._compare_urls(now)
+
+    def _compare_urls(self, now: float) -> None:
+        """Warn of another node that has this one's URL: requests for its channels come here, and go in a circle.
+
+        One that was here before, under another name, is reachable for the time of a lease.
+        """
+        nodes, url = self.directory.nodes, self.directory.me.url
+        found = {name for name in self._reachable if nodes[name].url == url}
+        for name in found:
+            since = self._namesakes.setdefault(name, now)
+            if since < now - SAME_URL_LEASES * self.directory.lease.lease_s:
+                self._namesakes[name] = math.inf  # said
+                logger.warning(
+                    "node %r is at %s, says the directory, and so is this node, %r: give each its own --advertise-url",
+                    name, url, self.directory.me.name,
+                )  # fmt: skip
+        self._namesakes = {name: since for name, since in self._namesakes.items() if name in found}
 
     # Told by the directory (:class:`~tricklecast.app.cluster.directory.Listeners`).
 
@@ -202,9 +232,11 @@ def url_of(settings: Settings, listener: tuple[str, int]) -> str:
         url = f"{scheme}://{f'[{host}]' if ':' in host else host}:{port}"
     else:
         url = settings.advertise_url.rstrip("/")
-    if not NodeUrl.parse(url).base:
-        url += settings.base_path
-    return url
+    try:
+        has_path = bool(NodeUrl.parse(url).base)
+    except InvalidInput as error:
+        raise InvalidInput(f"advertise_url: {error}") from None
+    return url if has_path else url + settings.base_path
 
 
 def _tls(settings: Settings) -> ssl.SSLContext | None:

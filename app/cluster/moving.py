@@ -222,8 +222,11 @@ class Moving:
         until = loop.time() + within_s
         if owned is None or is_reserved(name) or not directory.owns(name):
             return Moved(Outcome.NOT_OWNER, f"this node does not own {name!r}")
-        if node is None or node.name == directory.me.name or node.state != SERVING or not directory.reachable(to):
-            return Moved(Outcome.NO_NODE, f"{to!r} is no other node that takes channels")
+        if node is None or node.name == directory.me.name:
+            return Moved(Outcome.NO_NODE, f"there is no other node {to!r}")
+        if node.state != SERVING or not directory.reachable(to):
+            state = "silent" if node.state == SERVING else node.state
+            return Moved(Outcome.NO_NODE, f"node {to!r} takes no channels: it is {state}")
         writer, is_released = None, False
         try:
             async with self._fetching:

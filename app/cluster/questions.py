@@ -43,7 +43,7 @@ class NodeQuestions(Asking[NodePlace]):
 
     def named(self, whom: NodePlace) -> str:
         """How an error names a node."""
-        return f"node {whom.node}"
+        return f"node {whom.node} ({whom.url})"
 
     async def connect(
         self, whom: NodePlace, question: str, /, **about: Any

@@ -158,7 +158,7 @@ class Streams:
         self.counters[kind] += 1
         if now - self._logged_at.get(kind, -LOG_S) >= LOG_S:
             self._logged_at[kind] = now
-            advice = ": give NATS more room, or ask it for less" if kind == "full" else ""
+            advice = ": give NATS more room, or ask it for less (--cluster-history-bytes)" if kind == "full" else ""
             logger.warning("the quorum history cannot be written, so publishers get 503: %s%s", error, advice)
 
     async def connected(self) -> Connection:

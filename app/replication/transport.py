@@ -165,6 +165,7 @@ async def follow(replica: Replica, connect: Connect, *, lost_s: float = LOST_S) 
     try:
         while True:
             began, over, live, faulty = loop.time(), None, False, False
+            why = "its feeds end"
             try:
                 async with asyncio.timeout_at(lost_at):
                     reader, writer = await connect()
@@ -178,7 +179,8 @@ async def follow(replica: Replica, connect: Connect, *, lost_s: float = LOST_S) 
                 faulty = True
                 replica.end()
             except (OSError, TrickleError) as error:
-                logger.info("the owner of %r is out of reach: %s", replica.name, error)
+                why = str(error) or type(error).__name__
+                logger.info("the owner of %r is out of reach: %s", replica.name, why)
             if over is FeedEnd.ENDED:
                 return
             if over is FeedEnd.LAG:
@@ -189,7 +191,10 @@ async def follow(replica: Replica, connect: Connect, *, lost_s: float = LOST_S) 
             if over is not None or (live and (not faulty or now - began >= lost_s)):
                 lost_at = now + lost_s
             if now + pause >= lost_at:  # there is no time for another attempt
-                logger.warning("the owner of %r was out of reach for %.0f s: the channel ends", replica.name, lost_s)
+                logger.warning(
+                    "the owner of %r was out of reach for %.0f s (%s): the channel is not held here any more",
+                    replica.name, lost_s, why,
+                )  # fmt: skip
                 return
             await asyncio.sleep(pause)
             pause = min(2 * pause, BACKOFF_S[1])

@@ -134,7 +134,8 @@ def _error(response: httpx.Response) -> TrickleError:
 def print_channels(answer: dict[str, Any], *, as_json: bool = False) -> None:
     """Print channels to standard output: JSON, a table on a terminal, tab-separated columns in a pipe.
 
-    Only JSON has those of the server itself, such as ``_changes``.
+    Only JSON has those of the server itself, such as ``_changes``. Standard error names the nodes of a cluster whose
+    channels are not known.
     """
     if as_json:
         json.dump(answer, sys.stdout, indent=2, ensure_ascii=False)
@@ -156,6 +157,8 @@ def print_channels(answer: dict[str, Any], *, as_json: bool = False) -> None:
             for row in rows
         ]
     sys.stdout.writelines(f"{line}\n" for line in lines)
+    for node in answer.get("unreachable") or ():  # of a cluster
+        sys.stderr.write(f"node {printable(str(node))} does not answer: channels that it has are missing here\n")
 
 
 def _cell(channel: dict[str, Any], name: str) -> str:

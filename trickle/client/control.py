@@ -8,8 +8,9 @@ from typing import Any, Final
 import anyio
 import httpx
 
+from tricklecast.trickle.client.answers import first_line
 from tricklecast.trickle.client.transport import InvalidAnswer, TrickleTransport
-from tricklecast.trickle.errors import ConnectionLost, RemoteProtocolError, TrickleError
+from tricklecast.trickle.errors import ConnectionLost, Refused, RemoteProtocolError, TrickleError
 from tricklecast.trickle.terminal import Bearer
 from tricklecast.trickle.wire import printable, redacted
 
@@ -69,16 +70,19 @@ async def answer_of(
 
     Raises:
         ConnectionLost, RemoteProtocolError: as :func:`ask`; the latter also if there is no such route.
-        TrickleError: the server says no; the text is the server's.
+        Refused: it wants another token. TrickleError: it says no; the text is the server's.
     """
     response = await ask(root, route, tls, auth, method=method, within_s=within_s, json=json)
     answer, status = json_of(response), response.status_code
     if status == 200 and isinstance(answer, dict):
         return answer
     detail = answer.get("detail") if isinstance(answer, dict) else None
-    if status in (404, 405) and detail in ("Not Found", "Method Not Allowed", None):
+    if status < 400 or (status in (404, 405) and detail in ("Not Found", "Method Not Allowed", None)):
         raise RemoteProtocolError(status, detail=f"{redacted(root)} {absent}")
-    raise TrickleError(printable(str(detail or f"{redacted(root)} answers {status}")))
+    line = first_line(response.content)
+    if status in (401, 403):
+        raise Refused(status, detail=f"{redacted(root)}: {line}")
+    raise TrickleError(printable(str(detail or f"{redacted(root)} answers {status}: {line}")))
 
 
 def json_of(response: httpx.Response) -> Any:

@@ -46,13 +46,14 @@ def make(
     lease_s: float = LEASE_S,
     tombstone_s: float = 300.0,
     way: Way | None = None,
+    servers: str = "NATS",
 ) -> Directory:
     """A directory that is not started yet.
 
     Args:
         way: from this node to the model.
     """
-    times: dict[str, Any] = {"lease_s": lease_s, "tombstone_s": tombstone_s}
+    times: dict[str, Any] = {"lease_s": lease_s, "tombstone_s": tombstone_s, "servers": servers}
     if isinstance(at, ModelNats):
         nats, towards = at, way or open_way(at)
         times |= {"clock": nats.now, "wall": lambda: round(nats.now() * 1e6)}

@@ -290,3 +290,43 @@ async def test_a_cluster_loses_its_leader() -> None:
             assert await a.confirmed("x", 1)
             assert await claimed(b, "y") == 1
             await until(lambda: a.place("y"))
+
+
+@pytest.mark.parametrize(
+    ("arguments", "told"),
+    [
+        (("-js=false",), r"JetStream does not answer: was NATS started with it \(-js\)"),
+        (("--user", "u", "--pass", "p"), "it refuses this node .*check user and password in --cluster"),
+    ],
+)
+async def test_a_server_that_is_of_no_use_is_told_apart(arguments: tuple[str, ...], told: str) -> None:
+    """By what is to be done."""
+    with nats_server(*arguments) as server, pytest.raises(Unreachable, match=told):
+        await Bucket.open(NatsOptions((server.url,)), "test")
+
+
+async def test_a_server_that_is_not_there_or_silent_is_told_in_words() -> None:
+    """Not by the name of an exception."""
+    with pytest.raises(Unreachable, match=r"^Connect"):
+        await Bucket.open(NatsOptions(("nats://127.0.0.1:1",)), "test")
+    with nats_server() as server:
+        server.freeze()
+        with pytest.raises(Unreachable, match=r"^no answer in time$"):
+            await Bucket.open(NatsOptions((server.url,)), "test")
+
+
+async def test_the_log_says_when_nats_is_lost_and_when_it_is_back(
+    nats: NatsServer, caplog: pytest.LogCaptureFixture
+) -> None:
+    """It names the servers, without their passwords; a start that is well is no news."""
+    options = NatsOptions(("nats://user:s3cret@10.0.0.1:4222", "tls://10.0.0.2:4222/"))
+    a = make("a", nats, servers=options.named)
+    async with running(a):
+        assert not caplog.records
+        nats.stop(signal.SIGKILL)
+        try:
+            await until(lambda: "the lease of node 'a' is cut off: NATS is out of reach" in caplog.text)
+            assert "this node goes on asking 10.0.0.1:4222, 10.0.0.2:4222" in caplog.text
+        finally:
+            nats.start()
+        await until(lambda: "node 'a' has renewed its lease: all is well again" in caplog.text)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import math
 import subprocess
 import sys
 from collections.abc import Iterator
@@ -12,6 +13,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from pydantic import ValidationError
 
 from tests.support.local import LocalServer, local_server
 from tests.support.nats import NatsServer, nats_server
@@ -21,6 +23,7 @@ from tricklecast.app.cluster.member import Member, url_of
 from tricklecast.app.cluster.moving import Outcome
 from tricklecast.app.settings import Settings
 from tricklecast.app.tools.conformance.target import RemoteChannel, Target
+from tricklecast.trickle.errors import InvalidInput
 
 LEASE_S = 0.5
 
@@ -239,3 +242,49 @@ def test_the_url_of_a_node(settings: dict[str, Any], url: str) -> None:
     """Without a path it gets the base path; without one at all it is that of the listener."""
     options = Settings.model_validate({"cluster": "nats://n", "base_path": "/live", **settings})
     assert url_of(options, (options.host, 7)) == url
+
+
+@pytest.mark.parametrize(
+    ("settings", "wrong"),
+    [
+        ({"advertise_url": "http://0.0.0.0:2939"}, "advertise_url must have an address of this machine"),
+        ({"advertise_url": "http://[::]:2939"}, "advertise_url must have an address of this machine"),
+        ({"node": "a/b"}, "node must have no slash"),
+        ({"node": "a\nb"}, "node must have no slash and no control character"),
+    ],
+)
+def test_settings_that_no_other_node_could_use_are_refused(settings: dict[str, Any], wrong: str) -> None:
+    """At the start, not by the first request that another node passes on."""
+    with pytest.raises(ValidationError, match=wrong):
+        Settings.model_validate({"cluster": "nats://n", **settings})
+
+
+def test_an_advertised_url_that_is_none_names_the_setting() -> None:
+    """There are several URLs among the settings."""
+    options = Settings.model_validate({"cluster": "nats://n", "advertise_url": "node-1"})
+    with pytest.raises(InvalidInput, match=r"^advertise_url: not the URL of a node"):
+        url_of(options, ("127.0.0.1", 7))
+
+
+def test_credentials_are_looked_at_before_the_start(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    """They are sent when NATS asks for them, which may be never. A file that every user can read gets a warning."""
+    file = tmp_path / "nats.creds"
+    command = [sys.executable, "-m", "tricklecast", "serve", "--port", "0", "--cluster", "nats://127.0.0.1:1"]
+    ended = subprocess.run([*command, "--cluster-creds", str(file)], capture_output=True, text=True, timeout=60)
+    assert (ended.returncode, ended.stderr) == (1, f"tricklecast: cannot read {file}: No such file or directory\n")
+    file.write_text("a secret")
+    file.chmod(0o644)
+    with local_server(node="a", cluster="nats://127.0.0.1:1", cluster_lease_s=0.2, cluster_creds=file):
+        assert "every user of this machine can read the secret" in caplog.text
+
+
+def test_two_nodes_with_one_url_warn(nats: NatsServer, caplog: pytest.LogCaptureFixture) -> None:
+    """Requests for the channels of the one come to the other, and go in a circle. Each node says it once."""
+    with node("a", nats, cluster_name="namesakes") as a:
+        with node("b", nats, cluster_name="namesakes", advertise_url=f"http://127.0.0.1:{a.server.port}"):
+            eventually(lambda: caplog.text.count("give each its own --advertise-url") == 2)
+            assert "node 'b' is at" in caplog.text
+            assert "node 'a' is at" in caplog.text
+            eventually(lambda: set(a.member._namesakes.values()) == {math.inf})
+        eventually(lambda: not a.member._namesakes)
+        assert caplog.text.count("give each its own --advertise-url") == 2

@@ -6,6 +6,7 @@ import asyncio
 import json
 import sys
 from collections.abc import Iterator
+from pathlib import Path
 
 import pytest
 import typer
@@ -15,7 +16,7 @@ from tests.support.local import local_server
 from tests.support.nats import NatsServer, nats_server
 from tests.support.waiting import WITHIN_S, eventually
 from tricklecast.app.nodes.cli import drain, move, status, table
-from tricklecast.trickle.errors import ConnectionLost, RemoteProtocolError, TrickleError
+from tricklecast.trickle.errors import ConnectionLost, Refused, RemoteProtocolError, TrickleError
 
 NOWHERE = "http://127.0.0.1:1"
 
@@ -46,12 +47,15 @@ def test_an_operator_sees_moves_and_drains(nats: NatsServer, capsys: pytest.Capt
         asyncio.run(move("film", "b", url(b)))
         assert capsys.readouterr().out == "film is at b\n"
         assert b.directory.owns("film")
-        with pytest.raises(TrickleError, match="'c' is no other node that takes channels"):
+        with pytest.raises(TrickleError, match="there is no other node 'c'"):
             asyncio.run(move("film", "c", url(a)))
         asyncio.run(drain("b", url(a)))
         assert capsys.readouterr().out == "1 channel moved from b\n"
         asyncio.run(move("film", "a", url(a), as_json=True))
         assert json.loads(capsys.readouterr().out) == {"channel": "film", "node": "a"}
+
+        with pytest.raises(TrickleError, match="node 'b' takes no channels: it is draining"):
+            asyncio.run(move("film", "b", url(a)))
 
         # There is no node left that takes channels.
         with pytest.raises(typer.Exit) as left:
@@ -66,6 +70,18 @@ def test_an_operator_sees_moves_and_drains(nats: NatsServer, capsys: pytest.Capt
         assert shown.err.startswith("film has stayed: ")
         asyncio.run(status(url(a), as_json=True))
         assert [one["state"] for one in json.loads(capsys.readouterr().out)["nodes"]] == ["draining", "draining"]
+
+
+def test_a_refusal_says_what_is_missing(nats: NatsServer, tmp_path: Path) -> None:
+    """A token, or the right to do this."""
+    file = tmp_path / "token"
+    file.write_text("x" * 32)
+    file.chmod(0o600)
+    with node("a", nats, control_token_file=file) as a:
+        with pytest.raises(Refused, match="the server wants a valid token: http://.*: Token required"):
+            asyncio.run(status(url(a)))
+        with pytest.raises(Refused, match="the server wants a valid token: http://.*: Token invalid"):
+            asyncio.run(drain("a", url(a), token="wrong"))
 
 
 def test_a_server_that_is_no_node_says_so(capsys: pytest.CaptureFixture[str]) -> None:

@@ -63,7 +63,7 @@ class Site:
 
     async def _connect(self) -> tuple[asyncio.StreamReader, asyncio.StreamWriter]:
         if not self.reachable:
-            raise ConnectionRefusedError
+            raise ConnectionRefusedError("nobody answers")
         channel = self.owner.channels.get("c")
         if channel is None:
             raise NoSuchChannel
@@ -255,20 +255,27 @@ async def test_an_owner_that_was_started_again() -> None:
     assert content(site.replica.channel.segments[0]) == b"after the start"
 
 
-@in_loop
-async def test_an_owner_that_does_not_come_back() -> None:
-    """After a while the channel ends, so that no reader waits for ever; what is there can be read for the drain."""
-    site = Site(channel_drain_s=10.0)
-    writer = grant(site.owner, "c", 0)
-    writer.channel.append(writer, [b"abc"], 1.0)
-    site.start(lost_s=0.2)
-    held = await site.same()
-    watcher = site.wait(0)
-    site.reachable = False
-    site.cut()
-    assert site.following is not None
-    await asyncio.wait_for(site.following, WITHIN_S)
-    assert (held.ended, watcher.segment.state, content(watcher.segment)) == (True, State.TERMINATED, b"abc")
+def test_an_owner_that_does_not_come_back(caplog: pytest.LogCaptureFixture) -> None:
+    """After a while the channel ends, so that no reader waits for ever; what is there can be read for the drain. The
+    log has the reason, which names the owner's address."""
+
+    @in_loop
+    async def main() -> None:
+        site = Site(channel_drain_s=10.0)
+        writer = grant(site.owner, "c", 0)
+        writer.channel.append(writer, [b"abc"], 1.0)
+        site.start(lost_s=0.2)
+        held = await site.same()
+        watcher = site.wait(0)
+        site.reachable = False
+        site.cut()
+        assert site.following is not None
+        await asyncio.wait_for(site.following, WITHIN_S)
+        assert (held.ended, watcher.segment.state, content(watcher.segment)) == (True, State.TERMINATED, b"abc")
+        told = "the owner of 'c' was out of reach for 0 s (nobody answers): the channel is not held here any more"
+        assert told in caplog.text
+
+    main()
 
 
 @in_loop

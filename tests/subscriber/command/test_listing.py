@@ -94,6 +94,16 @@ def test_a_pipe_gets_columns(capsys: pytest.CaptureFixture[str]) -> None:
     assert third.split("\t") == ["tab?here?there?[31m", *["-"] * 9]
 
 
+def test_nodes_whose_channels_are_missing_are_named(capsys: pytest.CaptureFixture[str]) -> None:
+    """On standard error, so that a pipe gets channels alone."""
+    print_channels({"channels": [CAMERA], "unreachable": ["b", "c\x1b"]})
+    shown = capsys.readouterr()
+    assert len(shown.out.splitlines()) == 2
+    assert shown.err.splitlines() == [
+        f"node {name} does not answer: channels that it has are missing here" for name in ("b", "c?")
+    ]
+
+
 def test_a_terminal_gets_a_table(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> None:
     """Columns are aligned, numbers on the right; no channels are said so."""
     monkeypatch.setattr("sys.stdout.isatty", lambda: True)

@@ -11,7 +11,7 @@ from tests.support.peers import Peer, fake_server, run
 from tests.support.ports import free_port
 from tricklecast.trickle.client import control
 from tricklecast.trickle.client.control import answer_of, ask, json_of
-from tricklecast.trickle.errors import ConnectionLost, RemoteProtocolError, TrickleError
+from tricklecast.trickle.errors import ConnectionLost, Refused, RemoteProtocolError, TrickleError
 
 
 async def answered(data: bytes | None, *, within_s: float = 10.0) -> httpx.Response:
@@ -43,7 +43,9 @@ def test_the_answer_of_a_server() -> None:
         ("404 Not Found", '{"detail": "Not Found"}', RemoteProtocolError, "has no such thing"),
         ("405 Method Not Allowed", "", RemoteProtocolError, "has no such thing"),
         ("409 Conflict", '{"detail": "busy\\u001b"}', TrickleError, "^busy[?]$"),
-        ("502 Bad Gateway", "<html>", TrickleError, "answers 502"),
+        ("502 Bad Gateway", "<html>", TrickleError, "answers 502: <html>"),
+        ("401 Unauthorized", "Token required", Refused, "wants a valid token: http://.*: Token required"),
+        ("200 OK", "[1]", RemoteProtocolError, "has no such thing"),
     ],
 )
 def test_a_refusal_is_an_error(status: str, body: str, error: type[Exception], words: str) -> None:
