@@ -268,6 +268,11 @@ class Directory:
         return "" if self.lease.valid else "this process stood still, and has not renewed its lease since"
 
     @property
+    def informed(self) -> bool:
+        """Whether the bucket has been read, so that a channel that is not there was not there a moment ago."""
+        return self._synced.is_set()
+
+    @property
     def age_s(self) -> float:
         """Seconds since the watch has brought something: while all is well, less than a quarter of a lease."""
         return self._clock() - self._heard_at

@@ -6,7 +6,8 @@ first attempt fails. A replica answers what its owner would answer alike (:mod:`
 forwarded. It ends :data:`KEEP_S` after its last reader.
 
 **A channel that nobody has**, as far as this node knows, may have begun elsewhere a moment ago: its publisher was
-answered, and the news is on its way. So NATS is asked before a request is answered 404.
+answered, and the news is on its way. So NATS is asked before a request is answered 404. A node that has not read the
+directory yet knows of no channel, and answers 503.
 
 **The owner goes away.** The replica looks in the directory before each attempt to reach the owner, and its readers wait
 meanwhile. If a new owner has not all that is here, or there is another epoch, they are sent away with 503 and ask
@@ -107,6 +108,10 @@ _BEGINS: Final = (Op.PUBLISH, Op.CREATE)
 
 class Directory(Protocol):
     """What is asked of the directory (:class:`~tricklecast.app.cluster.directory.Directory`)."""
+
+    @property
+    def informed(self) -> bool:
+        """Whether this node has read where channels are."""
 
     def place(self, channel: str) -> ChannelPlace | None:
         """Where a channel is; ``None`` if nobody has it."""
@@ -373,7 +378,9 @@ class Cluster:
                 return self._wait_while_moving(connection, request, route)
             if self._is_free(request, route, place):
                 return self._claim(connection, request, route)
-            return self._ask(connection, request, route) if self._may_be_new(request, name, place) else None
+            if self._may_be_new(request, name, place):
+                return self._ask(connection, request, route) if self._directory.informed else UNDECIDED
+            return None
         if not place.reachable and request.looks < CLAIMS and self._may_claim(op):
             return self._claim(connection, request, route)
         if op is Op.FEED:

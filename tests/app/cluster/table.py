@@ -61,6 +61,7 @@ class View:
 
     table: Table
     me: str
+    informed: bool = True
 
     def place(self, channel: str) -> Place | None:
         """Where a channel is."""

@@ -278,6 +278,14 @@ def test_credentials_are_looked_at_before_the_start(tmp_path: Path, caplog: pyte
         assert "every user of this machine can read the secret" in caplog.text
 
 
+def test_a_node_that_has_not_read_the_directory_says_that_it_does_not_know() -> None:
+    """Readers ask again: after a 404 they would leave a channel that another node has."""
+    with local_server(node="a", cluster="nats://127.0.0.1:1", cluster_lease_s=0.2) as server, server.client() as target:
+        for answer in (target.channel("film").get(0), target.channel("film").get("next")):
+            assert (answer.status, answer.get("Retry-After")) == (503, "1")
+            assert b"cannot decide now" in answer.body
+
+
 def test_two_nodes_with_one_url_warn(nats: NatsServer, caplog: pytest.LogCaptureFixture) -> None:
     """Requests for the channels of the one come to the other, and go in a circle. Each node says it once."""
     with node("a", nats, cluster_name="namesakes") as a:
