@@ -78,9 +78,9 @@ def test_a_refusal_says_what_is_missing(nats: NatsServer, tmp_path: Path) -> Non
     file.write_text("x" * 32)
     file.chmod(0o600)
     with node("a", nats, control_token_file=file) as a:
-        with pytest.raises(Refused, match="the server wants a valid token: http://.*: Token required"):
+        with pytest.raises(Refused, match=r"the server wants a valid token: http://.*: Token required"):
             asyncio.run(status(url(a)))
-        with pytest.raises(Refused, match="the server wants a valid token: http://.*: Token invalid"):
+        with pytest.raises(Refused, match=r"the server wants a valid token: http://.*: Token invalid"):
             asyncio.run(drain("a", url(a), token="wrong"))
 
 
