@@ -42,6 +42,8 @@ class Owner(NamedTuple):
 class OnePlace:
     """The cluster as a node sees it that knows one owner, or that is the owner; and its directory."""
 
+    informed = True
+
     def __init__(self, plane: DataPlane, me: str, owner: Owner | None) -> None:
         self.peers = Peers(me, lambda: SECRET)
         self.forwarding = Forwarding(self.peers)
