@@ -85,6 +85,21 @@ def test_prometheus_scrapes_services_of_the_same_file() -> None:
     assert mounts(SERVICES["prometheus"])["/etc/prometheus"] == "./deploy/prometheus"
 
 
+def test_prometheus_finds_the_nodes_that_run() -> None:
+    """All nodes of the file, at the port that they advertise, under their names. Those of a profile may not run."""
+    (job,) = (one for one in load(DEPLOY / "prometheus" / "prometheus.yml")["scrape_configs"] if "dns_sd_configs" in one)
+    (found,) = job["dns_sd_configs"]
+    advertised = {
+        str(service["environment"]["TRICKLECAST_ADVERTISE_URL"])
+        for service in SERVICES.values()
+        if "TRICKLECAST_ADVERTISE_URL" in (service.get("environment") or {})
+    }
+    assert {f"http://{name}:{found['port']}" for name in found["names"]} == advertised
+    assert (job["job_name"], found["type"]) == ("tricklecast", "A")
+    (named,) = job["relabel_configs"]
+    assert (named["source_labels"], named["target_label"]) == (["__meta_dns_name"], "instance")
+
+
 def test_grafana_finds_what_is_provisioned() -> None:
     """The folders are mounted where its configuration looks, and it asks the Prometheus of the same file."""
     found = mounts(SERVICES["grafana"])
