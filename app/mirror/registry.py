@@ -49,6 +49,7 @@ MAX_PAUSE_S: Final = 3600.0
 """No row waits for longer. One that seems to was written before the clock was set back."""
 
 _KEY: Final = "name = ? AND epoch = ? AND seq = ?"
+_TOLD: Final = "name, epoch, created_us, seq, ending, size, crc, opened_us, closed_us, state, version, at"
 _NOT_HERE: Final = "state <> 'synced'"  # as the index says it, or SQLite would not use that
 
 
@@ -103,6 +104,7 @@ class SegmentRow(NamedTuple):
     """A closed segment of a channel.
 
     Attributes:
+        created_us: of the channel: a source may count epochs anew.
         ending, size, crc, opened_us, closed_us: as the source tells, in :class:`SourceSegment`.
         attempts, next_at: as of a channel.
         at: since when it is in its state; of a synced one, when its bytes were checked last.
@@ -112,6 +114,7 @@ class SegmentRow(NamedTuple):
     name: str
     epoch: int
     seq: int
+    created_us: int
     ending: str
     size: int
     crc: int | None
@@ -138,14 +141,15 @@ CREATE TABLE channel (
     state TEXT, version INTEGER, attempts INTEGER DEFAULT 0, dirty_at REAL, at REAL, next_at REAL,
     error TEXT DEFAULT '') WITHOUT ROWID;
 CREATE INDEX channel_dirty ON channel (state, dirty_at);
-CREATE INDEX channel_failed ON channel (next_at) WHERE state = 'failed';
+CREATE INDEX channel_waits ON channel (next_at) WHERE next_at NOT NULL;
 CREATE INDEX channel_deleted ON channel (at) WHERE state = 'deleted';
 CREATE TABLE segment (
-    name TEXT, epoch INTEGER, seq INTEGER, ending TEXT, size INTEGER, crc INTEGER, opened_us INTEGER, closed_us INTEGER,
-    state TEXT, version INTEGER, attempts INTEGER DEFAULT 0, at REAL, next_at REAL, error TEXT DEFAULT '',
-    verified INTEGER DEFAULT 0, PRIMARY KEY (name, epoch, seq)) WITHOUT ROWID;
+    name TEXT, epoch INTEGER, seq INTEGER, created_us INTEGER, ending TEXT, size INTEGER, crc INTEGER,
+    opened_us INTEGER, closed_us INTEGER, state TEXT, version INTEGER, attempts INTEGER DEFAULT 0, at REAL,
+    next_at REAL, error TEXT DEFAULT '', verified INTEGER DEFAULT 0, PRIMARY KEY (name, epoch, seq)) WITHOUT ROWID;
 CREATE INDEX segment_dirty ON segment (state, closed_us) WHERE state <> 'synced';
-CREATE INDEX segment_failed ON segment (next_at) WHERE state = 'failed';
+CREATE INDEX segment_due ON segment (closed_us) WHERE state = 'pending' AND next_at IS NULL;
+CREATE INDEX segment_waits ON segment (next_at) WHERE next_at NOT NULL;
 CREATE INDEX segment_synced ON segment (at) WHERE state = 'synced';
 CREATE TABLE count (kind TEXT, state TEXT, rows INTEGER, bytes INTEGER, PRIMARY KEY (kind, state)) WITHOUT ROWID;
 """
@@ -171,6 +175,11 @@ def _triggers() -> Iterator[str]:
         yield f"CREATE TRIGGER {kind}_to AFTER UPDATE OF {of} ON {table} BEGIN {less} {more} END;"
 
 
+def _at(row: ChannelRow | SegmentRow) -> tuple[str, str, tuple[object, ...]]:
+    """Where a row is: its table, and its key."""
+    return ("channel", "name = ?", row[:1]) if isinstance(row, ChannelRow) else ("segment", _KEY, row[:3])
+
+
 class MirrorRegistry:
     """The rows of a mirror, and its settings. Each method raises :class:`RegistryError` if the disk fails.
 
@@ -178,6 +187,7 @@ class MirrorRegistry:
         path: of the file; ``None``: it lasts as long as the process.
 
     Attributes:
+        path: as given.
         begun: called when something waits for :meth:`commit`.
 
     Raises:
@@ -186,7 +196,7 @@ class MirrorRegistry:
 
     def __init__(self, path: Path | None = None) -> None:
         self.begun: Callable[[], None] = lambda: None
-        self._path, self._versions = path, count(1)
+        self.path, self._versions = path, count(1)
         try:
             if path is not None:
                 # It may hold a token. SQLite gives its log the same mode.
@@ -204,9 +214,10 @@ class MirrorRegistry:
             raise
 
     def _open(self) -> None:
-        ((version,),), ((tables,),) = map(self._ask, ("PRAGMA user_version", "SELECT count(*) FROM sqlite_master"))
-        if self._path is not None and tables and version != SCHEMA:
-            raise RegistryUnusable(self._path, f"is of version {version}, and this release writes version {SCHEMA}")
+        (version,) = self._sql.execute("PRAGMA user_version").fetchone()
+        (tables,) = self._sql.execute("SELECT count(*) FROM sqlite_master").fetchone()
+        if self.path is not None and tables and version != SCHEMA:
+            raise RegistryUnusable(self.path, f"is of version {version}, and this release writes version {SCHEMA}")
         # A checkpoint would wait for the disk in a turn of the event loop.
         for pragma in ("journal_mode = WAL", "synchronous = NORMAL", "wal_autocheckpoint = 0"):
             self._sql.execute(f"PRAGMA {pragma}")
@@ -236,12 +247,15 @@ class MirrorRegistry:
 
     def checkpoint(self) -> None:
         """Move what is in the log into the file. It waits for the disk: call it in a thread."""
-        if self._path is not None:
-            with suppress(sqlite3.Error), closing(sqlite3.connect(self._path)) as sql:  # the next one will do it
+        if self.path is not None:
+            with suppress(sqlite3.Error), closing(sqlite3.connect(self.path)) as sql:  # the next one will do it
                 sql.execute("PRAGMA wal_checkpoint(PASSIVE)")
 
     def _ask(self, query: str, *values: Any) -> list[Any]:
-        return self._sql.execute(query, values).fetchall()
+        try:
+            return self._sql.execute(query, values).fetchall()
+        except sqlite3.Error as error:
+            raise RegistryError(f"the registry of the mirror cannot be read: {error}") from error
 
     def _write(self, change: str, *values: Any) -> int:
         """Change rows; how many were changed."""
@@ -282,8 +296,7 @@ class MirrorRegistry:
         error: str | None = None, of: str = "'started'", also: str = "",
     ) -> bool:  # fmt: skip
         """The compare-and-set: whether nothing has happened to a row since the work on it began."""
-        table, key = ("channel", row[:1]) if isinstance(row, ChannelRow) else ("segment", row[:3])
-        where = "name = ?" if isinstance(row, ChannelRow) else _KEY
+        table, where, key = _at(row)
         attempts = 0 if error is None else row.attempts + 1
         change = f"UPDATE {table} SET state = ?, at = ?, attempts = ?, next_at = ?, error = ? WHERE {where}"
         change += f" AND version = ? AND state IN ({of}) {also}"
@@ -331,17 +344,18 @@ class MirrorRegistry:
         self._write_all(change, ((row.state, row.version, now, row.name) for row in rows))
         return rows
 
-    def is_current(self, row: ChannelRow) -> bool:
-        """Whether nothing has happened to a channel since the work on it began."""
-        return bool(self._ask("SELECT 1 FROM channel WHERE name = ? AND version = ?", row.name, row.version))
+    def is_current(self, row: ChannelRow | SegmentRow) -> bool:
+        """Whether nothing has happened to a row since it was read."""
+        table, where, key = _at(row)
+        return bool(self._ask(f"SELECT 1 FROM {table} WHERE {where} AND version = ?", *key, row.version))
 
     def learn(self, row: ChannelRow, truth: SourceChannel, instance: str) -> bool:
         """The channel lives; the work on it goes on. Copies of another epoch that are under way are for nothing."""
         change = "UPDATE channel SET epoch = ?, created_us = ?, instance = ? WHERE name = ? AND version = ?"
         done = self._write(change, truth.epoch, truth.created_us, instance, row.name, row.version)
         if done:
-            where = "name = ? AND epoch <> ? AND state <> 'synced'"
-            self._write(f"DELETE FROM segment WHERE {where}", row.name, truth.epoch)
+            where = f"name = ? AND (epoch <> ? OR created_us <> ?) AND {_NOT_HERE}"
+            self._write(f"DELETE FROM segment WHERE {where}", *truth)
         return bool(done)
 
     def finish_channel(self, row: ChannelRow, now: float) -> bool:
@@ -360,35 +374,50 @@ class MirrorRegistry:
         return self._settle(row, now, RowState.FAILED, next_at=next_at, error=error)
 
     def let_go(self, names: Iterable[str]) -> None:
-        """Forget channels and their segments: they are not mirrored any more."""
+        """Channels are not mirrored any more. The rows of segments that are here stay."""
         gone = [(name,) for name in names]
-        for table in ("segment", "channel"):
-            self._write_all(f"DELETE FROM {table} WHERE name = ?", gone)
+        self._write_all("DELETE FROM channel WHERE name = ?", gone)
+        self._write_all(f"DELETE FROM segment WHERE name = ? AND {_NOT_HERE}", gone)
 
     # Segments.
 
-    def add(self, name: str, epoch: int, segments: Iterable[SourceSegment], now: float) -> None:
-        """Segments are at the source, and not here: those that nobody copies already are pending."""
+    def add(
+        self, channel: SourceChannel, segments: Iterable[SourceSegment], now: float, next_at: float | None = None
+    ) -> None:
+        """Segments are at the source and not here. Those that are not known, or were given up, are pending.
+
+        Args:
+            next_at: until then they may come by the feed.
+        """
         version = next(self._versions)
         self._write_all(
-            "INSERT INTO segment (name, epoch, seq, ending, size, crc, opened_us, closed_us, state, version, at)"
-            " VALUES (?, ?, ?, ?, ?, ?, ?, ?, 'pending', ?, ?) ON CONFLICT DO UPDATE SET ending = excluded.ending,"
+            f"INSERT INTO segment ({_TOLD}, next_at) VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, 'pending', ?, ?, ?)"
+            " ON CONFLICT DO UPDATE SET created_us = excluded.created_us, ending = excluded.ending,"
             " size = excluded.size, crc = excluded.crc, opened_us = excluded.opened_us, closed_us = excluded.closed_us,"
-            " state = 'pending', version = excluded.version, at = excluded.at, error = '', attempts = 0, verified = 0"
-            " WHERE state = 'synced' OR (state = 'failed' AND next_at IS NULL)",
-            ((name, epoch, *told, version, now) for told in segments),
+            " state = 'pending', version = excluded.version, at = excluded.at, next_at = excluded.next_at, error = '',"
+            " attempts = 0, verified = 0 WHERE state = 'failed' AND next_at IS NULL",
+            ((*channel, *told, version, now, next_at) for told in segments),
         )
 
-    def arrived(self, name: str, epoch: int, copies: Iterable[HeldCopy], now: float) -> None:
-        """Segments are here, by the feed or from before. A copy of one that is under way is for nothing."""
+    def arrived(self, channel: SourceChannel, copies: Iterable[HeldCopy], now: float, *, late: bool = False) -> None:
+        """Segments have come by the feed. A copy of one that is under way is for nothing.
+
+        Args:
+            late: nobody knows how they came, so those that have a row keep it.
+        """
         version = next(self._versions)
         self._write_all(
-            "INSERT INTO segment (name, epoch, seq, ending, size, crc, opened_us, closed_us, state, version, at)"
-            " VALUES (?, ?, ?, '', ?, ?, 0, 0, 'synced', ?, ?) ON CONFLICT DO UPDATE SET state = 'synced',"
-            " size = excluded.size, crc = ifnull(excluded.crc, crc), version = excluded.version, at = excluded.at,"
-            " next_at = NULL, error = '' WHERE state <> 'synced'",
-            ((name, epoch, *copy, version, now) for copy in copies),
+            f"INSERT INTO segment ({_TOLD}) VALUES (?, ?, ?, ?, '', ?, ?, 0, 0, 'synced', ?, ?)"
+            " ON CONFLICT DO UPDATE SET state = 'synced', created_us = excluded.created_us, size = excluded.size,"
+            " crc = ifnull(excluded.crc, crc), version = excluded.version, at = excluded.at, next_at = NULL, error = ''"
+            f" WHERE state <> 'synced' AND {not late}",
+            ((*channel, copy.seq, copy.size, copy.crc, version, now) for copy in copies),
         )
+
+    def has_others(self, channel: SourceChannel) -> bool:
+        """Whether segments are here of another channel of that epoch, from before the source counted anew."""
+        query = "SELECT 1 FROM segment WHERE name = ? AND epoch = ? AND created_us NOT IN (?, 0) LIMIT 1"
+        return bool(channel.created_us and self._ask(query, *channel))
 
     def synced(self, name: str, epoch: int) -> dict[int, int | None]:
         """The segments of a channel that are here, with their checksums, as the rows say."""
@@ -402,7 +431,7 @@ class MirrorRegistry:
     def next_segment(self, *, newest: bool) -> SegmentRow | None:
         """The segment that is to be copied next."""
         order = "DESC" if newest else "ASC"
-        query = f"SELECT * FROM segment WHERE state = 'pending' AND {_NOT_HERE} ORDER BY closed_us {order} LIMIT 1"
+        query = f"SELECT * FROM segment WHERE state = 'pending' AND next_at IS NULL ORDER BY closed_us {order} LIMIT 1"
         return next((SegmentRow(*row) for row in self._ask(query)), None)
 
     def start_segment(self, row: SegmentRow, now: float) -> SegmentRow:
@@ -415,8 +444,9 @@ class MirrorRegistry:
 
     def finish_segment(self, row: SegmentRow, crc: int, now: float) -> bool:
         """Whether a segment may be shown: nothing has happened to it, and its channel goes on in its epoch."""
-        lives = "SELECT 1 FROM channel AS c WHERE c.name = segment.name AND c.epoch = segment.epoch"
-        done = self._settle(row, now, RowState.SYNCED, also=f"AND EXISTS ({lives} AND c.state <> 'deleted')")
+        same = " AND ".join(f"c.{column} = segment.{column}" for column in ("name", "epoch", "created_us"))
+        lives = f"AND EXISTS (SELECT 1 FROM channel AS c WHERE {same} AND c.state <> 'deleted')"
+        done = self._settle(row, now, RowState.SYNCED, also=lives)
         if done and row.crc is None:
             self._write(f"UPDATE segment SET crc = ? WHERE {_KEY}", crc, *row[:3])
         return done
@@ -446,25 +476,25 @@ class MirrorRegistry:
     def resync(self, names: Sequence[str], now: float) -> None:
         """Look at these channels anew, and try at once all that has failed."""
         self.mark(names, now)
-        self._revive("segment", "name = ?", [(name,) for name in names])
+        self._revive("segment", "state = 'failed' AND name = ?", [(name,) for name in names])
 
     def reverify(self, names: Iterable[str]) -> None:
         """Check the bytes of these channels anew."""
         self._write_all("UPDATE segment SET at = 0 WHERE name = ? AND state = 'synced'", ((name,) for name in names))
 
     def revive(self, now: float) -> None:
-        """What has failed, and is due, is pending again."""
+        """What has waited for its time is due."""
         for table in ("channel", "segment"):
-            if self._ask(f"SELECT 1 FROM {table} WHERE state = 'failed' AND next_at <= ? LIMIT 1", now):
+            if self._ask(f"SELECT 1 FROM {table} WHERE next_at <= ? LIMIT 1", now):
                 self._revive(table, "next_at <= ?", [(now,)])
 
     def _revive(self, table: str, where: str, rows: Iterable[Sequence[Any]]) -> None:
         change = f"UPDATE {table} SET state = 'pending', version = {next(self._versions)}, next_at = NULL"
-        self._write_all(f"{change} WHERE state = 'failed' AND {where}", rows)
+        self._write_all(f"{change} WHERE {where}", rows)
 
     def next_due(self) -> float | None:
         """When :meth:`revive` has something to do."""
-        queries = (f"SELECT min(next_at) FROM {table} WHERE state = 'failed'" for table in ("channel", "segment"))
+        queries = (f"SELECT min(next_at) FROM {table} WHERE next_at NOT NULL" for table in ("channel", "segment"))
         return min((at for query in queries for (at,) in self._ask(query) if at is not None), default=None)
 
     def sweep(self, now: float, started_before: float) -> int:
@@ -473,7 +503,7 @@ class MirrorRegistry:
         for table, where in (("channel", "state = 'started'"), ("segment", f"state = 'started' AND {_NOT_HERE}")):
             change = f"UPDATE {table} SET state = 'pending', version = {next(self._versions)} WHERE {where} AND at <= ?"
             swept += self._write(change, started_before)
-            back = f"UPDATE {table} SET next_at = ?1 WHERE state = 'failed' AND next_at > ?1 + ?2"
+            back = f"UPDATE {table} SET next_at = ?1 WHERE next_at > ?1 + ?2"
             self._write(back, now, MAX_PAUSE_S)  # the clock was set back
         self._write("DELETE FROM channel WHERE state = 'deleted' AND at <= ?", now - TOMBSTONE_S)
         oldest = "SELECT name FROM channel WHERE state = 'deleted' ORDER BY at LIMIT ?"
@@ -487,14 +517,18 @@ class MirrorRegistry:
         """How many rows, and bytes of segments, by kind (``channel``, ``segment``, ``verified``) and state."""
         return {(kind, state): (rows, size) for kind, state, rows, size in self._ask("SELECT * FROM count")}
 
-    def oldest_dirty(self) -> tuple[str, float] | None:
-        """The channel of what has been at the source for longest and is not here, and since when."""
-        channels = "SELECT name, dirty_at FROM channel WHERE state = ? ORDER BY dirty_at LIMIT 1"
-        segments = (
-            f"SELECT name, closed_us / 1e6 FROM segment WHERE state = ? AND {_NOT_HERE} ORDER BY closed_us LIMIT 1"
-        )
+    def oldest_dirty(self, *, segments: bool = True) -> tuple[str, float] | None:
+        """The channel of what has been at the source for longest and is not here, and since when.
+
+        Args:
+            segments: whether the history of channels counts.
+        """
+        queries = ["SELECT name, dirty_at FROM channel WHERE state = ? ORDER BY dirty_at LIMIT 1"]
+        if segments:
+            older = "SELECT name, closed_us / 1e6 FROM segment WHERE state = ?"
+            queries.append(f"{older} AND {_NOT_HERE} ORDER BY closed_us LIMIT 1")
         states = (RowState.PENDING, RowState.STARTED, RowState.FAILED)
-        found = (row for state in states for query in (channels, segments) for row in self._ask(query, state))
+        found = (row for state in states for query in queries for row in self._ask(query, state))
         return min(found, key=lambda row: row[1], default=None)
 
     def missing(self) -> tuple[list[ChannelRow], list[SegmentRow]]:

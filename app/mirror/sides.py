@@ -10,7 +10,7 @@ the step that it allows be one step.
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Callable, Iterable, Mapping, Sequence
+from collections.abc import AsyncGenerator, Callable, Iterable, Mapping, Sequence
 from contextlib import AbstractAsyncContextManager
 from dataclasses import dataclass
 from typing import NamedTuple, Protocol
@@ -127,7 +127,7 @@ class Source(Protocol):
             GoneThere: no such channel lives.
         """
 
-    def read(self, name: str, epoch: int, segment: SourceSegment) -> AsyncIterator[bytes]:
+    def read(self, name: str, epoch: int, segment: SourceSegment) -> AsyncGenerator[bytes, None]:
         """The bytes of a closed segment.
 
         Raises:

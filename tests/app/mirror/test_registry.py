@@ -35,6 +35,9 @@ def registry() -> Iterator[MirrorRegistry]:
 KINDS = {"channel": "channel", "segment": "segment", "verified": "segment WHERE verified AND state = 'synced'"}
 
 
+A = SourceChannel("a", 1)
+
+
 def told(seq: int, size: int = 10, crc: int | None = 7) -> SourceSegment:
     return SourceSegment(seq, State.COMPLETE, size, crc, seq * 1_000_000, seq * 1_000_000 + 1)
 
@@ -85,7 +88,7 @@ def test_a_row_that_was_made_again_is_another_one(registry: MirrorRegistry) -> N
 def test_a_copy_is_shown_only_while_its_channel_lives_in_its_epoch(registry: MirrorRegistry) -> None:
     """A delete, or the next epoch, during the copy."""
     channel = learned(registry)
-    registry.add("a", 1, [told(0), told(1)], 2.0)
+    registry.add(A, [told(0), told(1)], 2.0)
     assert registry.finish_channel(channel, 2.0)
     copies = []
     while (pending := registry.next_segment(newest=False)) is not None:
@@ -98,7 +101,7 @@ def test_a_copy_is_shown_only_while_its_channel_lives_in_its_epoch(registry: Mir
     assert not registry.finish_segment(copies[1], 7, 4.0)
     assert registry.synced("a", 1) == {0: 7}
     # Even if its row was still there.
-    registry.add("a", 1, [told(1)], 4.0)
+    registry.add(A, [told(1)], 4.0)
     (late,) = registry.missing()[1]
     assert not registry.finish_segment(registry.start_segment(late, 4.0), 7, 4.0)
 
@@ -106,11 +109,11 @@ def test_a_copy_is_shown_only_while_its_channel_lives_in_its_epoch(registry: Mir
 def test_a_segment_that_comes_by_the_feed_overtakes_its_copy(registry: MirrorRegistry) -> None:
     """Whoever is first has it; the other one's bytes are for nothing."""
     learned(registry)
-    registry.add("a", 1, [told(0)], 2.0)
+    registry.add(A, [told(0)], 2.0)
     pending = registry.next_segment(newest=True)
     assert pending is not None
     copy = registry.start_segment(pending, 2.0)
-    registry.arrived("a", 1, [HeldCopy(0, 10, 7), HeldCopy(1, 5, None)], 3.0)
+    registry.arrived(A, [HeldCopy(0, 10, 7), HeldCopy(1, 5, None)], 3.0)
     assert not registry.finish_segment(copy, 7, 4.0)
     assert registry.synced("a", 1) == {0: 7, 1: None}
     assert registry.counts()["segment", "synced"] == (2, 15)
@@ -121,13 +124,32 @@ def test_a_segment_that_comes_by_the_feed_overtakes_its_copy(registry: MirrorReg
 def test_another_epoch_ends_the_copies_of_the_one_before(registry: MirrorRegistry) -> None:
     """What is here of it stays."""
     learned(registry)
-    registry.add("a", 1, [told(0)], 2.0)
-    registry.arrived("a", 1, [HeldCopy(1, 5, 1)], 2.0)
+    registry.add(A, [told(0)], 2.0)
+    registry.arrived(A, [HeldCopy(1, 5, 1)], 2.0)
     registry.mark(["a"], 3.0)
     (row,) = registry.take_channels(3.0, 1)
     assert registry.learn(row, SourceChannel("a", 2), "one")
     assert registry.next_segment(newest=True) is None
     assert registry.synced("a", 1) == {1: 1}
+
+
+def test_a_source_that_counts_epochs_anew(registry: MirrorRegistry) -> None:
+    """An epoch with another beginning is another channel: its copies are not shown, and what is here is told apart."""
+    registry.mark(["a"], 1.0)
+    (row,) = registry.take_channels(1.0, 1)
+    before, after = SourceChannel("a", 1, 100), SourceChannel("a", 1, 200)
+    assert registry.learn(row, before, "one")
+    registry.add(before, [told(0), told(1)], 2.0)
+    pending = registry.next_segment(newest=False)
+    assert pending is not None
+    copy = registry.start_segment(pending, 2.0)
+    registry.arrived(before, [HeldCopy(2, 5, 1)], 2.0)
+    assert not registry.has_others(before)
+    assert registry.has_others(after)
+    assert registry.learn(row, after, "two")
+    assert not registry.finish_segment(copy, 7, 3.0)
+    assert registry.missing()[1] == []
+    assert registry.synced("a", 1) == {2: 1}
 
 
 def test_what_is_due_and_in_which_order(registry: MirrorRegistry) -> None:
@@ -137,7 +159,7 @@ def test_what_is_due_and_in_which_order(registry: MirrorRegistry) -> None:
     registry.mark(["b"], 9.0)
     assert [row.name for row in registry.take_channels(10.0, 2)] == ["b", "a"]
     (c,) = registry.take_channels(10.0, 9)
-    registry.add("c", 0, [told(seq) for seq in (3, 1, 2)], 10.0)
+    registry.add(SourceChannel("c", 0), [told(seq) for seq in (3, 1, 2)], 10.0)
     assert [getattr(registry.next_segment(newest=newest), "seq", None) for newest in (True, False)] == [3, 1]
     assert registry.oldest_dirty() == ("b", 0.0)
     assert registry.fail_channel(c, 11.0, 15.0, "why not")
@@ -153,7 +175,7 @@ def test_what_is_due_and_in_which_order(registry: MirrorRegistry) -> None:
 def test_segments_that_fail(registry: MirrorRegistry) -> None:
     """One is tried again in time, one when it is found at the source again, one when somebody says so."""
     assert registry.finish_channel(learned(registry), 1.0)
-    registry.add("a", 1, map(told, range(3)), 2.0)
+    registry.add(A, map(told, range(3)), 2.0)
     for next_at in (5.0, None, 1e9):
         pending = registry.next_segment(newest=False)
         assert pending is not None
@@ -164,14 +186,16 @@ def test_segments_that_fail(registry: MirrorRegistry) -> None:
     assert registry.next_due() == 5.0
     registry.revive(5.0)
     assert getattr(registry.next_segment(newest=False), "seq", None) == 0
-    registry.add("a", 1, map(told, range(3)), 6.0)
+    registry.add(A, map(told, range(3)), 6.0)
     assert {row.seq: row.state for row in registry.missing()[1]} == {0: "pending", 1: "pending", 2: "failed"}
     assert registry.failed_names() == {"a"}
     registry.resync(["a"], 7.0)
     assert {row.state for row in registry.missing()[1]} == {"pending"}
     assert [row.name for row in registry.missing()[0]] == ["a"]
+    registry.arrived(A, [HeldCopy(9, 1, 1)], 8.0)
     registry.let_go(["a"])
     assert registry.missing() == ([], [])
+    assert registry.synced("a", 1) == {9: 1}
 
 
 def test_a_channel_that_is_not_followed_any_more(registry: MirrorRegistry) -> None:
@@ -191,8 +215,8 @@ def test_a_channel_that_is_not_followed_any_more(registry: MirrorRegistry) -> No
 
 def test_verification(registry: MirrorRegistry) -> None:
     """The longest unchecked first; what has changed meanwhile is not said to be right."""
-    registry.arrived("a", 1, [HeldCopy(0, 10, None)], 1.0)
-    registry.arrived("a", 1, [HeldCopy(1, 20, 7)], 2.0)
+    registry.arrived(A, [HeldCopy(0, 10, None)], 1.0)
+    registry.arrived(A, [HeldCopy(1, 20, 7)], 2.0)
     first, second = registry.unverified(10.0, 9)
     assert (first.seq, second.seq) == (0, 1)
     registry.verified(first, 5, 11.0)
@@ -202,7 +226,8 @@ def test_verification(registry: MirrorRegistry) -> None:
     assert registry.synced("a", 1) == {0: 5, 1: 7}
     registry.reverify(["a"])
     assert len(registry.unverified(10.0, 9)) == 2
-    registry.add("a", 1, [told(0)], 13.0)  # it is not here after all
+    registry.forget("a", 1, [0])  # it is not here after all
+    registry.add(A, [told(0), told(1)], 13.0)
     registry.verified(first, 5, 14.0)
     assert registry.counts()["verified", "synced"] == (1, 20)
 
@@ -210,7 +235,7 @@ def test_verification(registry: MirrorRegistry) -> None:
 def test_the_sweep(registry: MirrorRegistry) -> None:
     """Works that never end, pauses that a clock made long, and tombstones that are old, or too many."""
     row = learned(registry)
-    registry.add("a", 1, [told(0)], 2.0)
+    registry.add(A, [told(0)], 2.0)
     pending = registry.next_segment(newest=True)
     assert pending is not None
     copy = registry.start_segment(pending, 5.0)
