@@ -125,7 +125,7 @@ class Feeds:
             TrickleError: nobody knows the owner, or it sends no feed.
         """
         place = self._place(name)
-        if place is None or place.node == self._peers.me:
+        if place is None or place.node == self._peers.me or not place.url:
             raise NoFeed(f"no other node has the channel {name!r}")
         return await self.ask(place, FEED, name)
 

@@ -383,6 +383,8 @@ class Cluster:
             return None
         if not place.reachable and request.looks < CLAIMS and self._may_claim(op):
             return self._claim(connection, request, route)
+        if not place.url:
+            return UNDECIDED  # nobody knows that node: its key was lost, or is still on its way
         if op is Op.FEED:
             return elsewhere_reply(place.url)
         if op in READS and request.via is None and (held := self.replicas.want(name)) is not None:

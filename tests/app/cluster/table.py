@@ -74,7 +74,8 @@ class View:
     def _place(self, node: str, epoch: int) -> Place | None:
         if not node:
             return None
-        return Place(node, self.table.urls[node], epoch, node not in self.table.gone)
+        url = self.table.urls.get(node, "")
+        return Place(node, url, epoch, bool(url) and node not in self.table.gone)
 
     def owns(self, channel: str) -> bool:
         """Whether this node has it."""

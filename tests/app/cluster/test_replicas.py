@@ -472,6 +472,15 @@ def test_what_cannot_be_decided_is_refused(known: bool) -> None:
         assert table.owners["film"][0] == "a"
 
 
+def test_an_owner_that_nobody_knows_is_no_fault() -> None:
+    """Its key in the directory was lost: readers ask again, until somebody knows where it is."""
+    table = Table(owners={"film": ("lost", 1)}, undecided=True)
+    with members("a", table=table) as (a,):
+        for answer in (film(a).get(0), film(a).get("next"), film(a).get("stream")):
+            assert (answer.status, answer.get("Retry-After")) == (503, "1")
+        assert a.server.plane.faults == 0
+
+
 def test_a_channel_whose_owner_is_gone_is_taken_over() -> None:
     """In the next epoch; the replica of the former one ends, and its readers ask again."""
     table = Table()
