@@ -74,6 +74,7 @@ from tricklecast.app.data_plane.context import DataPlane, RecordSink
 from tricklecast.app.listener import is_loopback
 from tricklecast.app.masking import mask_for
 from tricklecast.app.metrics import Metrics, metrics_router, metrics_text
+from tricklecast.app.mirror.destination import ServerDestination
 from tricklecast.app.nodes.changes import ClusterChanges
 from tricklecast.app.nodes.face import Face, PassOn
 from tricklecast.app.reload import Reload
@@ -250,6 +251,9 @@ class Node:
         self.member: Member | None = None  # of no cluster
         if settings.cluster:
             self.member = _member(settings, self.name, sockets.main, self.plane)
+        self.destination: ServerDestination | None = None  # it can mirror no other server
+        if worker is None and self.member is None:
+            self.destination = ServerDestination(self.plane, self.archive)
         self.bus = Bus(changes, self.registry, self.plane, defer=loop.call_soon)
         if settings.changefeed and is_front and self.member is None:
             start_changefeed(changes, self.registry, loop.time)

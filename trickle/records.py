@@ -63,6 +63,7 @@ class Reason(StrEnum):
     SHUTDOWN = "shutdown"
     STORAGE = "storage"
     REPLICA = "replica"
+    MIRROR = "mirror"
     UNREACHABLE = "unreachable"
     LOOP = "loop"
     ERROR = "error"

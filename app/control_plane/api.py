@@ -32,7 +32,6 @@ from tricklecast.app.control_plane.models import (
     segment_model,
 )
 from tricklecast.app.core.results import Cause, Refusal
-from tricklecast.app.core.rules import OwnedChannel
 from tricklecast.app.core.state import Channel, SegmentSummary, summarize
 from tricklecast.app.data_plane.context import DataPlane
 from tricklecast.app.data_plane.responses import OVERLOAD_RETRY_S, memory_reply
@@ -64,6 +63,7 @@ STATUS_OF_REFUSAL = {
     Cause.LIMIT: 503,
     Cause.STORAGE: 503,
     Cause.REPLICA: 503,
+    Cause.MIRROR: 403,
     Cause.SHUTDOWN: 503,
 }
 
@@ -259,10 +259,10 @@ class OwnOverview:
 
     def _listed(self, visible: MayManage) -> bytes:
         channels = self._registry.channels
-        owned = {name: channel for name, channel in channels.items() if isinstance(channel, OwnedChannel)}
-        shown = [channel.statistics() for name, channel in owned.items() if visible(name)]
+        own = {name: channel for name, channel in channels.items() if channel.belongs}
+        shown = [channel.statistics() for name, channel in own.items() if visible(name)]
         # A total over all channels would tell the caller about channels that it may not see.
-        is_all = len(shown) == len(owned)
+        is_all = len(shown) == len(own)
         model = ChannelsModel(
             channels=[channel_model(channel, self._to_wall, self._node) for channel in shown],
             readers=sum(channel.readers for channel in shown),
@@ -477,6 +477,7 @@ def _refused(refusal: Refusal, jitter: Callable[[int, int], int]) -> tuple[HTTPE
         Cause.LIMIT: f"limit reached: {refusal.limit}",
         Cause.STORAGE: "storage has failed, so publishing is not possible now",
         Cause.REPLICA: "another server owns this channel",
+        Cause.MIRROR: refusal.detail,
         Cause.SHUTDOWN: "the server is shutting down",
         Cause.NO_SEGMENT: "no such segment",
     }.get(refusal.why, "no such channel")
@@ -484,4 +485,6 @@ def _refused(refusal: Refusal, jitter: Callable[[int, int], int]) -> tuple[HTTPE
     if refusal.why in (Cause.LIMIT, Cause.STORAGE, Cause.REPLICA, Cause.SHUTDOWN):
         headers = {"Retry-After": str(jitter(*refusal.come_back_s))}
     reason = "" if refusal.limit is None else Reason.limit(refusal.limit)
+    if refusal.why is Cause.MIRROR:
+        reason = Reason.MIRROR
     return HTTPException(STATUS_OF_REFUSAL[refusal.why], detail, headers), reason

@@ -45,7 +45,7 @@ class EndReason(StrEnum):
     FAULT = "fault"
     """The server found its state unsound (a fault of the server itself)."""
     MOVED = "moved"
-    """It goes on at another node of the cluster, or its next epoch has begun there."""
+    """It goes on at another node of the cluster, or its next epoch has begun there; or a copy is over here."""
 
 
 @dataclass(slots=True)

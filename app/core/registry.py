@@ -10,7 +10,8 @@ Nothing here runs by itself. The registry knows the earliest time at which each 
 10,000 idle channels looks at none of them. A time in the agenda may be too early, never too late.
 
 A channel that another server owns (:meth:`Registry.replicate`) stands among the others, and has their readers and
-limits. Its owner decides about it, so requests that would change it get :attr:`Cause.REPLICA`.
+limits. Its owner decides about it, so requests that would change it get :attr:`Cause.REPLICA`. A copy of one
+(:class:`~tricklecast.app.core.copies.Copy`) is listed and stored as the server's own ones are.
 """
 
 from __future__ import annotations
@@ -19,8 +20,9 @@ from collections import OrderedDict
 from collections.abc import Callable
 from dataclasses import dataclass
 from itertools import count, islice
-from typing import NamedTuple, Protocol
+from typing import NamedTuple, Protocol, overload
 
+from tricklecast.app.core.copies import Copy
 from tricklecast.app.core.facts import ChannelCreated, ChannelEnded, EndReason, Journal
 from tricklecast.app.core.limits import Capacities, Capacity, Limit, Limits
 from tricklecast.app.core.payers import Payers
@@ -77,6 +79,7 @@ class Restored(NamedTuple):
         name, epoch, content_type, next_seq: of the channel.
         created_at: when, seconds of the registry's clock. playlist: the mark of its playlist.
         drain_s: for one that has ended, how much longer it can be read; ``None`` for a live one.
+        copied: another server owns it, and this one has a copy.
     """
 
     name: str
@@ -86,6 +89,7 @@ class Restored(NamedTuple):
     created_at: float
     playlist: str = ""
     drain_s: float | None = None
+    copied: bool = False
 
 
 class Storage(Protocol):
@@ -101,8 +105,11 @@ class Storage(Protocol):
     @property
     def refuses(self) -> bool: ...
 
-    def begin(self, channel: OwnedChannel) -> Retained:
+    def begin(self, channel: OwnedChannel | Copy) -> Retained:
         """A channel came into being, was restored, or was adopted with the segments that it has."""
+
+    def promote(self, name: str, epoch: int) -> None:
+        """The stored channel of that name is of this epoch from now on; :meth:`begin` follows."""
 
     def last_epoch(self, name: str) -> int:
         """The epoch of the last channel of that name; 0 if there was none."""
@@ -134,13 +141,15 @@ class Registry:
         epochs: the epoch that was decided elsewhere for a channel of this name, or ``None`` if none was; it may begin
             only if that is above :meth:`last_epoch`. ``None``: epochs are decided here.
 
-        (`owns` and `epochs` may be set later: a cluster is made after the registry.)
+        (`owns` and `epochs` may be set later: a cluster is made after the registry. So is a mirror.)
 
     Attributes:
         faults: of the journal: exceptions of its listeners, of cursors and of owners of writers. They are delivered at
             the end of the change, when all others have been told.
         shutting_down: whether nothing new begins: no channel, no reservation, no wait.
         come_back_s: shortest and longest time in seconds after which a client refused for that reason should come back.
+        read_only: why nobody may publish to a channel of this name, or change it; ``""``: everybody may. ``None``: this
+            server has neither a mirror nor a successor.
         payers, capacities, owns, epochs: as given. The data plane counts connections; the registry refuses newcomers
             while connections are short.
     """
@@ -174,6 +183,7 @@ class Registry:
         self.payers = Payers(limits.publisher_bytes) if payers is None else payers  # there may be none yet
         self._reading = reading
         self.owns, self.epochs = owns, epochs
+        self.read_only: Callable[[str], str] | None = None
         self._tombstones: OrderedDict[str, Tombstone] = OrderedDict()
         self._evicted = dict.fromkeys(Eviction, 0)
         self._serials = count(1)
@@ -208,6 +218,8 @@ class Registry:
         """
         if is_reserved(name) and not force:
             return Refusal(Cause.RESERVED)
+        if self.read_only is not None and (refused := self._refuse_writes(name)) is not None:
+            return refused
         channel = self.channels.get(name)
         if channel is not None and not channel.ended:
             if not isinstance(channel, OwnedChannel):
@@ -231,34 +243,67 @@ class Registry:
         self.faults.deliver()
         return channel
 
-    def restore(self, restored: Restored, now: float) -> OwnedChannel:
+    def restore(self, restored: Restored, now: float) -> OwnedChannel | Copy:
         """Bring a channel back after a restart, before the first request. Its closed segments are in storage.
 
         Segments below the head are final: a late POST for one of them gets 409. A publisher goes on at the head, or
         further on, where its numbers are by now.
         """
-        channel = self._add(restored.name, restored.epoch, restored.content_type, now)
+        channel = self._add(restored.name, restored.epoch, restored.content_type, now, copied=restored.copied)
         channel.restored(restored.created_at, restored.next_seq, restored.playlist)
         if restored.drain_s is not None:
             channel.channel_ended(now - self.limits.channel_drain_s + restored.drain_s)
         self._schedule_next(channel)
         return channel
 
-    def replicate(self, name: str, epoch: int, now: float) -> Channel:
+    def replicate(self, name: str, epoch: int, now: float, *, copied: bool = False) -> Channel:
         """Hold a channel that another server owns: its facts and bytes are applied to what is returned.
 
         Another channel of the name that has ended is forgotten. Its owner counts it among the channels of the server.
+
+        Args:
+            copied: as one of this server's channels, which it counts, lists and stores (:class:`Copy`).
 
         Raises:
             LocalProtocolError: there is one that has not; its readers and writers would be lost.
         """
         if (before := self.channels.get(name)) is not None and not before.ended:
             raise LocalProtocolError(f"{before!r} is here, and has not ended")
-        self._make_room(name, counts=False)
-        channel = self.channels[name] = Channel(name, epoch, "", now, NO_LIFE, self.limits, self.budget, self.faults)
+        self._make_room(name, counts=copied)
+        if copied:
+            self._tombstones.pop(name, None)
+            channel: Channel = self._copy(name, epoch, "", now, NO_LIFE)
+        else:
+            channel = Channel(name, epoch, "", now, NO_LIFE, self.limits, self.budget, self.faults)
+        self.channels[name] = channel
         if self._reading is not None:
             channel.reading = self._reading(name)
         return channel
+
+    def end_copy(self, copy: Copy, now: float, reason: EndReason) -> None:
+        """A channel is not copied any more: here it is over, and drains."""
+        if not copy.ended:
+            copy.abandon(now, reason)
+            self.let_drain(copy)
+            self.faults.deliver()
+
+    def promote(self, copy: Copy, now: float) -> OwnedChannel:
+        """Own a channel of which this server has a copy: it goes on in the next epoch, with all that is here of it.
+
+        Its former owner may be lost, or may still go on in its epoch: nobody can mistake one for the other. Readers
+        stay: the caller tells them of the new object. They see the same numbering go on.
+
+        Raises:
+            LocalProtocolError: it is not here, or has ended.
+        """
+        if self.channels.get(copy.name) is not copy or copy.ended:
+            raise LocalProtocolError(f"{copy!r} is no copy that can be promoted")
+        copy.announce_end(now, EndReason.MOVED)
+        name, epoch = copy.name, copy.epoch + 1
+        life = copy.life if copy.life.name else self._life(epoch)  # it has none if its owner was away since a restart
+        if self.storage is not None and copy.retained is not None:
+            self.storage.promote(name, epoch)
+        return self._take_over(copy, epoch, life, now)
 
     def let_drain(self, channel: Channel) -> None:
         """A channel that another server owns has ended here: it is forgotten when its drain is over."""
@@ -323,12 +368,17 @@ class Registry:
         """
         if self.channels.get(channel.name) is not channel or isinstance(channel, OwnedChannel) or channel.ended:
             raise LocalProtocolError(f"{channel!r} is no channel of another server that goes on here")
+        return self._take_over(channel, channel.epoch, channel.life, now)
+
+    def _take_over(self, channel: Channel, epoch: int, life: Life, now: float) -> OwnedChannel:
+        """Own a channel that is held here, in this epoch."""
         name = channel.name
         self._tombstones.pop(name, None)
         self._agenda.clear(channel)
-        owned = self.channels[name] = self._own(name, channel.epoch, "", now, NO_LIFE)
+        owned = self.channels[name] = self._own(name, epoch, "", now, NO_LIFE)
         channel.move_to(owned)
-        if not is_reserved(name):
+        owned.life = life
+        if _counts(owned) and not _counts(channel):
             self.capacities.channels.take()
         self._store(owned)
         owned.announce(ChannelCreated, owned.created_at, owned.content_type, owned.life.name)
@@ -336,6 +386,13 @@ class Registry:
         self._schedule_next(owned)
         self.faults.deliver()
         return owned
+
+    def forget(self, name: str) -> None:
+        """Forget a channel that has ended, and that there ever was one."""
+        channel = self.channels.get(name)
+        if channel is not None and channel.ended:
+            self._bury(channel, 0.0)
+        self._tombstones.pop(name, None)
 
     def remember_ended(self, name: str, epoch: int, head: int, until: float) -> None:
         """Remember, after a restart, that a channel has ended."""
@@ -357,6 +414,8 @@ class Registry:
         """
         if is_reserved(name) and not force:
             return Refusal(Cause.RESERVED)
+        if self.read_only is not None and not force and (refused := self._refuse_writes(name)) is not None:
+            return refused
         channel = self.live(name)
         if channel is None:
             return self._missing(name)
@@ -409,6 +468,8 @@ class Registry:
         """
         if is_reserved(name):
             return Refusal(Cause.RESERVED)
+        if self.read_only is not None and (refused := self._refuse_writes(name)) is not None:
+            return refused
         channel = self.live(name)
         if channel is None:
             return self._missing(name)
@@ -510,6 +571,8 @@ class Registry:
             return Refusal(Cause.STORAGE)
         if is_reserved(name):
             return Refusal(Cause.RESERVED)
+        if self.read_only is not None and (refused := self._refuse_writes(name)) is not None:
+            return refused
         channel = self.channels.get(name)
         if channel is not None and channel.ended and seq != 0 and not reset:
             return channel.refuse(Cause.ENDED, seq)._replace(recently_ended=True)
@@ -591,10 +654,10 @@ class Registry:
         """Sums over all channels, for metrics: cheaper than a picture of each."""
         live = draining = segments = writing = preconnected = orphaned = waiting = audience = 0
         for channel in self.channels.values():
-            owned = isinstance(channel, OwnedChannel)  # else its owner counts it, and its publishers
+            owned = isinstance(channel, OwnedChannel)  # else its owner counts its publishers
             audience += channel.audience
-            live += owned and not channel.ended
-            draining += owned and channel.ended
+            live += channel.belongs and not channel.ended
+            draining += channel.belongs and channel.ended
             segments += len(channel.window)
             for segment in channel.unclosed:
                 if segment.state is WAITING:
@@ -649,14 +712,39 @@ class Registry:
         self._schedule_next(channel)
         return channel
 
-    def _add(self, name: str, epoch: int, content_type: str, now: float) -> OwnedChannel:
+    @overload
+    def _add(self, name: str, epoch: int, content_type: str, now: float) -> OwnedChannel: ...
+    @overload
+    def _add(self, name: str, epoch: int, content_type: str, now: float, *, copied: bool) -> OwnedChannel | Copy: ...
+
+    def _add(
+        self, name: str, epoch: int, content_type: str, now: float, *, copied: bool = False
+    ) -> OwnedChannel | Copy:
         self._make_room(name, counts=not is_reserved(name))
-        life = Life(f"{self.instance}.{epoch}") if self.instance else NO_LIFE
-        channel = self.channels[name] = self._own(name, epoch, content_type, now, life)
+        make = self._copy if copied else self._own
+        channel: OwnedChannel | Copy = make(name, epoch, content_type, now, self._life(epoch))
+        self.channels[name] = channel
         if self._reading is not None:
             channel.reading = self._reading(name)
-        self._store(channel)
+        if isinstance(channel, OwnedChannel):
+            self._store(channel)
         return channel
+
+    def _life(self, epoch: int) -> Life:
+        return Life(f"{self.instance}.{epoch}") if self.instance else NO_LIFE
+
+    def _copy(self, name: str, epoch: int, content_type: str, now: float, life: Life) -> Copy:
+        return Copy(
+            name,
+            epoch,
+            content_type,
+            now,
+            limits=self.limits,
+            budget=self.budget,
+            journal=self.journal,
+            store=self._store,
+            life=life,
+        )
 
     def _own(self, name: str, epoch: int, content_type: str, now: float, life: Life) -> OwnedChannel:
         return OwnedChannel(
@@ -671,7 +759,7 @@ class Registry:
             life=life,
         )
 
-    def _store(self, channel: OwnedChannel) -> None:
+    def _store(self, channel: OwnedChannel | Copy) -> None:
         if self.storage is not None and not is_reserved(channel.name):
             channel.retained = self.storage.begin(channel)
 
@@ -706,6 +794,15 @@ class Registry:
         self._agenda.clear(channel)
         for why, n in channel.window.evicted.items():
             self._evicted[why] += n
+
+    def _refuse_writes(self, name: str) -> Refusal | None:
+        """The refusal of a request that would change a channel whose owner is another server, if it is."""
+        assert self.read_only is not None, "somebody has said what is read-only"
+        if is_reserved(name) or not (detail := self.read_only(name)):
+            return None
+        channel = self.channels.get(name)
+        refusal = Refusal(Cause.MIRROR) if channel is None else channel.refuse(Cause.MIRROR)
+        return refusal._replace(detail=detail)
 
     def _missing(self, name: str) -> Refusal:
         if (channel := self.channels.get(name)) is not None:
@@ -747,4 +844,4 @@ class Registry:
 
 def _counts(channel: Channel | None) -> bool:
     """Whether a channel counts: not the server's own ones, so that a limit of one leaves room for one."""
-    return isinstance(channel, OwnedChannel) and not is_reserved(channel.name)
+    return channel is not None and channel.belongs and not is_reserved(channel.name)

@@ -42,6 +42,8 @@ class Cause(Enum):
     """Storage has failed, and the server was told not to go on without it."""
     REPLICA = auto()
     """Another server owns the channel, and this one only holds it."""
+    MIRROR = auto()
+    """Another server has the channels of this name: this one mirrors it, or was deposed by it."""
     SHUTDOWN = auto()
     """The server is shutting down."""
 
@@ -60,6 +62,7 @@ class Refusal(NamedTuple):
         come_back_s: shortest and longest time, in seconds, after which the client should ask again.
         life: of the channel, if it is there.
         occupied: who publishes, for :attr:`Cause.OCCUPIED`.
+        detail: one line for the client, for :attr:`Cause.MIRROR`.
     """
 
     why: Cause
@@ -72,6 +75,7 @@ class Refusal(NamedTuple):
     come_back_s: tuple[int, int] = COME_BACK_S
     life: Life = NO_LIFE
     occupied: Occupied | None = None
+    detail: str = ""
 
 
 class Ahead(NamedTuple):

@@ -19,7 +19,7 @@ from heapq import heapify, heappop, heappush
 from itertools import count
 from math import inf
 from operator import attrgetter
-from typing import Final, Generic, TypeVar
+from typing import ClassVar, Final, Generic, TypeVar
 
 from tricklecast.app.core.facts import (
     BodyBegun,
@@ -121,6 +121,8 @@ class OwnedChannel(Channel):
         journal: of the server.
         schedule: told of each time at which :meth:`expire` should be called.
     """
+
+    belongs: ClassVar[bool] = True
 
     def __init__(
         self,
@@ -348,9 +350,7 @@ class OwnedChannel(Channel):
         history may end anywhere, also in the middle of one change of the last owner: what that left undone is done.
         """
         for segment in self.unclosed:
-            if segment.state is OPEN and not segment.size:  # its first byte has not come
-                segment.state, segment.opened_at = WAITING, 0.0
-                self._waiting[segment.seq] = self._open.pop(segment.seq)
+            self.take_back_opening(segment)
             if segment.written:
                 self.body_left(segment)
                 self.note(BodyLeft, now, segment.seq)

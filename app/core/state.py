@@ -17,7 +17,7 @@ from __future__ import annotations
 from collections.abc import Callable, Container, Iterator, Mapping
 from dataclasses import dataclass
 from itertools import chain
-from typing import Final, NamedTuple, Protocol
+from typing import ClassVar, Final, NamedTuple, Protocol
 
 from tricklecast.app.core.facts import (
     BodyBegun,
@@ -110,6 +110,9 @@ class Retained(Protocol):
     def following(self, seq: int) -> int | None:
         """The lowest seq at or above this one that storage has."""
 
+    def has(self, seq: int, opened_at: float) -> bool:
+        """Whether all of the segment is here that got its first byte at this time (without one: that closed then)."""
+
 
 @dataclass(frozen=True, slots=True)
 class ChannelStatistics:
@@ -172,7 +175,10 @@ class Channel:
         retained: the segments that storage has beyond the window; ``None`` without storage.
         publishers: the clients that publish to it here.
         predecessor: the start of another server that has handed it over in this epoch, with all of it; ``""`` if none.
+        belongs: whether it is one of this server's channels, which are listed, counted and stored.
     """
+
+    belongs: ClassVar[bool] = False
 
     def __init__(
         self,
@@ -340,6 +346,12 @@ class Channel:
         """Segments below are final: a late POST for one of them gets 409."""
         self.next_seq, self.floor = max(self.next_seq, next_seq), max(self.floor, next_seq)
         self.jumped_to = next_seq
+
+    def take_back_opening(self, segment: Segment) -> None:
+        """Its first byte was told and has not come, and will not: the segment waits for one, if it has none."""
+        if segment.state is OPEN and not segment.size:
+            segment.state, segment.opened_at = WAITING, 0.0
+            self._waiting[segment.seq] = self._open.pop(segment.seq)
 
     def body_left(self, segment: Segment) -> None:
         """Its publisher has left; if it has no byte and nobody waits for it, it is gone."""

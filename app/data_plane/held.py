@@ -9,6 +9,7 @@ closed one, since only the owner can go on from storage when the window has pass
 
 from __future__ import annotations
 
+from collections.abc import Container, Mapping
 from typing import Final
 
 from tricklecast.app.core.state import Channel
@@ -68,7 +69,7 @@ def send_away(plane: DataPlane, channel: Channel) -> None:
                 cursor.connection.abort(Reason.REPLICA)
     for why in (ParkedFor.PLAYLIST, ParkedFor.GUARD):
         for parked in list(plane.parked[why]):
-            if isinstance(parked, Parked) and _waits_for(parked, channel):
+            if isinstance(parked, Parked) and _waits_for(parked, {channel.name}):
                 parked.send_away(ASK_AGAIN)
 
 
@@ -78,17 +79,30 @@ def keep_readers(plane: DataPlane, before: Channel, channel: Channel) -> None:
     Args:
         before: which it was; all that it had is the other object's now.
     """
-    if (flow := plane.turns.flows.get(before)) is not None:
-        plane.turns.flows[channel] = flow  # readers that wait for their turn count in it
-    segments = [*channel.segments.values(), *channel.window.lingering]
-    cursors: list[object] = [cursor for segment in segments for cursor in segment.cursors]
-    if before.retained is not None:  # segments that are read again from storage are no part of the channel
+    keep_all_readers(plane, {before: channel})
+
+
+def keep_all_readers(plane: DataPlane, heirs: Mapping[Channel, Channel]) -> None:
+    """Do so for many channels: each connection is looked at once.
+
+    Args:
+        heirs: by the channel that was, the one to which all goes that it had.
+    """
+    cursors: list[object] = []
+    for before, channel in heirs.items():
+        if (flow := plane.turns.flows.get(before)) is not None:
+            plane.turns.flows[channel] = flow  # readers that wait for their turn count in it
+        for segment in (*channel.segments.values(), *channel.window.lingering):
+            cursors += segment.cursors
+    if any(before.retained is not None for before in heirs):
+        # Segments that are read again from storage are no part of the channel.
         cursors += [connection.exchange for connection in plane.connections]
     for cursor in cursors:
-        if isinstance(cursor, Reader) and cursor.channel is before:
-            cursor.channel = channel
+        if isinstance(cursor, Reader) and (heir := heirs.get(cursor.channel)) is not None:
+            cursor.channel = heir
+    names = {channel.name for channel in heirs.values()}
     for parked in list(plane.parked[ParkedFor.PLAYLIST]):
-        if isinstance(parked, Parked) and _waits_for(parked, channel):
+        if isinstance(parked, Parked) and _waits_for(parked, names):
             restart(parked)
 
 
@@ -100,7 +114,7 @@ def restart(parked: Parked) -> None:
     proceed(parked.connection, request, request.route, resolve)
 
 
-def _waits_for(parked: Parked, channel: Channel) -> bool:
-    """Whether a parked request reads this channel."""
+def _waits_for(parked: Parked, names: Container[str]) -> bool:
+    """Whether a parked request reads a channel of these names."""
     route = parked.request.route
-    return route is not None and route.op in READS and route.channel == channel.name
+    return route is not None and route.op in READS and route.channel in names

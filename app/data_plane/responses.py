@@ -407,6 +407,8 @@ def refusal_reply(refusal: Refusal, op: Op | None, jitter: Jitter) -> Reply:
             return storage_reply(jitter)
         case Cause.REPLICA:
             return replica_reply(jitter)
+        case Cause.MIRROR:
+            return mirror_reply(refusal)
         case Cause.SHUTDOWN:
             return shutdown_reply(jitter, refusal.come_back_s)
         case _:
@@ -502,6 +504,12 @@ def elsewhere_reply(url: str = "") -> Reply:
     headers: Headers = ((wire.NODE, url),) if url else ()
     body = f"Another server owns this channel: ask {url or 'there'}".encode()
     return Reply(Status.MISDIRECTED, Reason.REPLICA, headers, body, close=True)
+
+
+def mirror_reply(refusal: Refusal) -> Reply:
+    """The response to a client that would change a channel of the server that this one mirrors, or of its successor."""
+    headers: Headers = ((wire.LATEST, refusal.head), (wire.EPOCH, refusal.epoch)) if refusal.epoch else ()
+    return Reply(Status.FORBIDDEN, Reason.MIRROR, headers, refusal.detail.encode(), close=True)
 
 
 def busy_reply(jitter: Jitter) -> Reply:

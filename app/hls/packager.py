@@ -231,7 +231,7 @@ class Packager:
         channel, retained = self.channel, self.channel.retained
         if seq in channel.segments:
             return True
-        if not isinstance(channel, OwnedChannel):  # what leaves its window is in its owner's storage, if there is one
+        if not channel.belongs:  # what leaves its window is in its owner's storage, if there is one
             return self._registry.storage is not None
         return retained is not None and retained.following(seq) == seq
 

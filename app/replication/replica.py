@@ -57,6 +57,8 @@ class Replica:
         registry: in which it is held; nobody else may write to the channel there.
         clock: the registry's time, seconds. to_time: turns microseconds since 1970 into it.
         arrived: called when everything is here that the owner had when a feed began; it must not call back.
+        fresh: makes the channel where a feed begins anew, of this epoch; it ends the present one, or goes on with it.
+            Without it that one ends, and another one is held.
         leave: called before the channel is let go here without an end at its owner, whom its readers may ask again: it
             sends them away. Without it they are told that the channel has ended.
         closed: told of each segment that closes here, with its seq, its size and the CRC-32 of its bytes. With it the
@@ -79,13 +81,14 @@ class Replica:
         arrived: Callable[[], None] | None = None,
         leave: Callable[[Channel], None] | None = None,
         closed: Callable[[int, int, int], None] | None = None,
+        fresh: Callable[[int], Channel] | None = None,
     ) -> None:
         self.name = name
         self.channel: Channel | None = None
         self.live = False
         self.snapshots = 0
         self._registry, self._clock, self._to_time = registry, clock, to_time
-        self._arrived, self._leave, self._closed = arrived, leave, closed
+        self._arrived, self._leave, self._closed, self._fresh = arrived, leave, closed, fresh
         self.instance = ""
         self._parser = Parser(name, to_time)
         # Chunks that have come, of one segment: they become one frame.
@@ -154,7 +157,10 @@ class Replica:
         return None
 
     def _begin(self, begin: Begin) -> None:
-        if begin.fresh:
+        if begin.fresh and self._fresh is not None:
+            self._crcs.clear()
+            self.channel = self._fresh(begin.epoch)
+        elif begin.fresh:
             self.end()
             self.channel = self._registry.replicate(self.name, begin.epoch, self._clock())
         elif self.channel is None or self.channel.ended or self.channel.epoch != begin.epoch:

@@ -20,6 +20,10 @@ comment above :meth:`Archive.missed` describes how it goes on. ADR 35 says why a
 **Retention** removes the oldest segments from the index and the database at once. A file is removed when no segment in
 it is left and no replay reads it; ``files`` counts both.
 
+**Copies.** A channel of another server of which this one has a copy is stored as the others are, with the times that
+its owner told. Segments from behind its window come one by one, in any order (:meth:`Archive.insert`). Each is held in
+memory until it is written, and found from the first moment on.
+
 **Stop = crash = restart.** At its end a server writes the batch that is due and nothing else, so
 :mod:`app.storage.restore` has one case only.
 
@@ -30,6 +34,7 @@ doubles bytes), a snapshot beside the log of changes (its number is wrong), aiof
 from __future__ import annotations
 
 import asyncio
+import errno
 import logging
 import sqlite3
 from bisect import bisect_left, insort
@@ -38,13 +43,16 @@ from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from enum import StrEnum
 from functools import partial
+from heapq import heapify, heappop, heappush
+from itertools import count
 from pathlib import Path
 from typing import Final, ParamSpec, TypeVar
 
 from tricklecast.app.clock import to_time, to_us, wall_us
+from tricklecast.app.core.copies import Copy
 from tricklecast.app.core.facts import ChannelCreated, ChannelEnded, Fact, Journal, SegmentClosed, SegmentOpened
 from tricklecast.app.core.registry import Registry, Restored
-from tricklecast.app.core.segment import WAITING, Segment, State
+from tricklecast.app.core.segment import COMPLETE, WAITING, Segment, State, encode_frame
 from tricklecast.app.core.state import Channel, SegmentSummary
 from tricklecast.app.core.window import Budget
 from tricklecast.app.daemon_thread import DaemonThread
@@ -141,9 +149,10 @@ class Tap:
         channel, segment: the segment, and the channel to which it belongs.
         opened_us, closed_us: when, microseconds since 1970. file, start: where the segment is written.
         done: the number of its frames that are written; size, crc: their bytes, and the CRC-32 of these.
+        lost: the segment comes from behind the window (:meth:`Archive.insert`); called if it cannot be kept.
     """
 
-    __slots__ = ("channel", "closed_us", "crc", "done", "file", "opened_us", "segment", "size", "start")
+    __slots__ = ("channel", "closed_us", "crc", "done", "file", "lost", "opened_us", "segment", "size", "start")
 
     def __init__(self, channel: StoredChannel, segment: Segment, file: int, start: int, opened_us: int) -> None:
         self.channel = channel
@@ -152,6 +161,7 @@ class Tap:
         self.start = start
         self.opened_us = opened_us
         self.closed_us: int | None = None
+        self.lost: Callable[[], None] | None = None
         self.done = self.size = self.crc = 0
 
     def wake(self) -> None:
@@ -174,18 +184,21 @@ class StoredChannel:
 
     Attributes:
         row: of the channel. known: the directory has the row. channel: ``None`` as soon as it has ended.
+        copied: another server owns it, and this one has a copy.
         playlist: the mark of its playlist, as it was written last.
         entries: closed segments in the directory, by seq. seqs: their seqs, ascending. bytes: the sum of their sizes.
         taps: segments that are not wholly written yet, by seq.
         room: files that may take another segment, and their sizes.
     """
 
-    __slots__ = ("archive", "bytes", "channel", "entries", "known", "playlist", "room", "row", "seqs", "taps")
+    __slots__ = (
+        "archive", "bytes", "channel", "copied", "entries", "known", "playlist", "room", "row", "seqs", "taps",
+    )  # fmt: skip
 
     def __init__(self, archive: Archive, row: ChannelRow, channel: Channel | None = None) -> None:
         self.archive = archive
         self.row = row
-        self.known = False
+        self.known = self.copied = False
         self.playlist = ""
         self.channel = channel
         self.entries: dict[int, StoredSegment] = {}
@@ -206,6 +219,13 @@ class StoredChannel:
         place = bisect_left(self.seqs, seq)
         stored = self.seqs[place : place + 1]
         return min([*stored, *(one for one in self.taps if one >= seq)], default=None)
+
+    def has(self, seq: int, opened_at: float) -> bool:
+        """Whether all of the segment is here that got its first byte at this time (without one: that closed then)."""
+        found = self.taps.get(seq) or self.entries.get(seq)
+        if found is None or found.opened_us != to_us(opened_at):
+            return False
+        return (found.segment if isinstance(found, Tap) else found).state is COMPLETE or not found.size
 
     def listed(self, seq: int, since_us: int) -> Iterator[SegmentSummary]:
         """The closed segments from this seq on, ascending, from the first one that closed at this time or later."""
@@ -322,7 +342,9 @@ class Archive:
         self.counters = StorageCounters(damaged=len(inventory.damaged))
         self._next_channel, self._next_file = inventory.next_channel, inventory.next_file  # ids that were never used
         self.files: dict[tuple[int, int], int] = {}  # by channel and file: segments in it, plus replays that read it
-        self.order: deque[tuple[StoredChannel, int]] = deque()  # all segments, the oldest first; removed ones linger
+        self.order: deque[tuple[StoredChannel, int]] = deque()  # segments as they closed; removed ones linger
+        self.inserted: list[tuple[int, int, StoredChannel, int]] = []  # a heap of the others, by the time they closed
+        self._serials = count()
         self.bytes = self.segments = 0  # of all channels
         self._batch = inventory.batch  # the next one
         self._touched: dict[StoredChannel, None] = {}  # channels whose rows have changed since the last batch
@@ -359,6 +381,8 @@ class Archive:
         for id, mark in self.database.playlists().items():
             if id in channels:
                 channels[id].playlist = mark
+        for id in self.database.copies() & channels.keys():
+            channels[id].copied = True
         for stored in channels.values():
             row = stored.row
             if self.epochs.get(row.name, 0) < row.epoch:
@@ -394,7 +418,7 @@ class Archive:
             created_at = to_time(row.created_us)
             restored = Restored(row.name, row.epoch, row.content_type, row.next_seq, created_at, stored.playlist)
             if row.ended_us is None:
-                registry.restore(restored, now)
+                registry.restore(restored._replace(copied=stored.copied), now)
                 continue
             ended_s = max(0.0, (now_us - row.ended_us) / 1e6)
             forgotten_s = limits.channel_drain_s + limits.tombstone_s
@@ -432,8 +456,14 @@ class Archive:
     def begin(self, channel: Channel) -> StoredChannel:
         """Begin to store a channel that was created, restored, or adopted with the segments that it has."""
         present = self.latest.get(channel.name)
+        if present is not None and isinstance(channel, Copy) and present.row.epoch == channel.epoch:
+            created_us = to_us(channel.created_at)
+            if present.row.created_us != created_us:  # its owner has forgotten that one
+                self._discard(present)
+                present = None
         if present is not None and present.row.epoch == channel.epoch:
             present.channel = channel  # it was restored, or it is back from another server
+            self._note_kind(present)
             present.row = present.row._replace(ended_us=None, reason="")
             self.ended.pop(present.row.id, None)
             self._take_held(present, channel)
@@ -448,10 +478,38 @@ class Archive:
         )
         self._next_channel += 1
         found = StoredChannel(self, row, channel)
+        self._note_kind(found)
         self.latest[channel.name] = found
         self.epochs[channel.name] = channel.epoch
         self._take_held(found, channel)
         return found
+
+    def _note_kind(self, stored: StoredChannel) -> None:
+        copied = isinstance(stored.channel, Copy)
+        if copied is not stored.copied:
+            stored.copied = self._batch.copies[stored.row.id] = copied
+
+    def promote(self, name: str, epoch: int) -> None:
+        """The stored channel of that name is of this epoch from now on; :meth:`begin` follows."""
+        stored = self.latest[name]
+        stored.row = stored.row._replace(epoch=epoch)
+        self.epochs[name] = epoch
+
+    def forget(self, name: str) -> None:
+        """Forget all channels of this name, with their segments. The registry has ended and forgotten the last one."""
+        for stored in [one for one in self._all() if one.row.name == name]:
+            self._discard(stored)
+        self.kick()
+
+    def _discard(self, stored: StoredChannel) -> None:
+        """Forget a channel, whose name and epoch go to another one, with all of its segments."""
+        for tap in list(stored.taps.values()):
+            self._remove(tap)
+        for seq in list(stored.seqs):
+            self._drop(stored, seq)
+        stored.channel = None
+        self.ended[stored.row.id] = stored
+        self._forget(stored)
 
     def _take_held(self, stored: StoredChannel, channel: Channel, but: Collection[Segment] = ()) -> int:
         """Begin to store the segments of a channel that are in memory and not in the directory.
@@ -597,9 +655,14 @@ class Archive:
         self._unlogged += 1
         self._newest_given_up = tap.segment.seq, tap.channel.row.name
         self._log_given_up()
+        self._remove(tap)
+        if tap.lost is not None:
+            tap.lost()
+
+    def _remove(self, tap: Tap) -> None:
         self._leave(tap)
         # Its bytes in the directory have no end.
-        self._batch.removed.append((tap.channel.row.id, tap.segment.seq))
+        self._batch.removed.add((tap.channel.row.id, tap.segment.seq))
         self.release(tap.channel, tap.file)
 
     def _log_given_up(self) -> None:
@@ -634,17 +697,22 @@ class Archive:
 
     def _take(self, fact: Fact, stored: StoredChannel | None, row: FactRow) -> None:
         """Add a fact to the next batch."""
+        channel = None if stored is None else stored.channel
+        at_us = to_us(fact.at) if isinstance(channel, Copy) else row.at_us
         match fact:
             case _ if stored is None:
                 pass
             case ChannelEnded():
                 self._end(stored, fact.next_seq, fact.reason, row.at_us)
-            case SegmentOpened() if stored.channel is not None:
-                self._tap(stored, stored.channel.segments[fact.seq])
+            case SegmentOpened() if channel is not None:
+                segment = channel.segments[fact.seq]
+                if self._makes_way(stored, segment):
+                    self._tap(stored, segment)
             case SegmentClosed() if not fact.size:
-                self._nothing_in(stored, fact.seq, fact.state, row.at_us)
+                self._makes_way(stored, None, fact.seq)
+                self._nothing_in(stored, fact.seq, fact.state, at_us)
             case SegmentClosed() if (tap := stored.taps.get(fact.seq)) is not None:
-                tap.closed_us = row.at_us
+                tap.closed_us = at_us
         self._add_fact(row)
         if stored is not None:
             self._touched[stored] = None
@@ -681,7 +749,7 @@ class Archive:
         stored.channel = None
         self.ended[stored.row.id] = stored
 
-    def _tap(self, stored: StoredChannel, segment: Segment) -> None:
+    def _tap(self, stored: StoredChannel, segment: Segment) -> Tap:
         """Put a tap on a segment, and give it a file into which no other segment is being written."""
         if stored.room:
             file, start = stored.room.pop()
@@ -694,18 +762,117 @@ class Archive:
         stored.taps[segment.seq] = tap
         segment.tap(tap)
         self.dirty[tap] = None
+        return tap
 
-    def _nothing_in(self, stored: StoredChannel, seq: int, state: State, now_us: int) -> None:
+    def _makes_way(self, stored: StoredChannel, segment: Segment | None, seq: int = -1) -> bool:
+        """Make way for a segment of which another form may be stored: a part of it, or one that its owner has lost.
+
+        Its row is replaced by that of the segment which comes, in the next batch.
+
+        Args:
+            segment: which comes; ``None``: one without a byte, of this seq.
+
+        Returns:
+            ``False``: it is being stored already.
+        """
+        seq = seq if segment is None else segment.seq
+        self._batch.removed.discard((stored.row.id, seq))  # its row is replaced
+        tap, entry = stored.taps.get(seq), stored.entries.get(seq)
+        if tap is None and entry is None:
+            return True
+        if tap is not None:
+            if tap.segment is segment:
+                return False
+            self._leave(tap)
+            self.release(stored, tap.file)
+        if entry is not None:
+            stored.remove(seq)
+            self.bytes -= entry.size
+            self.segments -= 1
+            if entry.file:
+                self.release(stored, entry.file)
+        return True
+
+    def _nothing_in(self, stored: StoredChannel, seq: int, state: State, at_us: int, *, inserted: bool = False) -> None:
         """Note a segment that closed without a byte: it needs no file."""
-        row = SegmentRow(stored.row.id, seq, state.value, 0, 0, 0, 0, now_us, now_us)
+        row = SegmentRow(stored.row.id, seq, state.value, 0, 0, 0, 0, at_us, at_us)
         self._batch.segments.append((row, None))
-        self._add(stored, seq, StoredSegment(state, 0, 0, 0, 0, now_us, now_us))
+        self._add(stored, seq, StoredSegment(state, 0, 0, 0, 0, at_us, at_us), inserted=inserted)
 
-    def _add(self, stored: StoredChannel, seq: int, entry: StoredSegment) -> None:
+    def _add(self, stored: StoredChannel, seq: int, entry: StoredSegment, *, inserted: bool = False) -> None:
         stored.add(seq, entry)
-        self.order.append((stored, seq))
+        if inserted:
+            heappush(self.inserted, (entry.closed_us, next(self._serials), stored, seq))
+        else:
+            self.order.append((stored, seq))
         self.bytes += entry.size
         self.segments += 1
+
+    # Segments from behind the window, which another server has.
+
+    def insert(
+        self, stored: StoredChannel, about: SegmentSummary, body: Sequence[bytes], lost: Callable[[], None]
+    ) -> bool:
+        """Store a closed segment of a channel that lives, below its head. From now on readers find it.
+
+        Args:
+            about: what is known of it. body: its bytes.
+            lost: called if it turns out that it cannot be kept.
+
+        Returns:
+            ``False``: it is here already, retention would remove it at once, or there is no memory for its bytes.
+
+        Raises:
+            OSError: the directory cannot be written at present.
+        """
+        seq, state, _, opened_us, closed_us = about
+        size, channel = sum(map(len, body)), stored.channel
+        assert channel is not None, "the channel lives"
+        assert closed_us is not None, "the segment is closed"
+        if self.failed is not None:
+            raise OSError(errno.EIO, self.failed, str(self.database.folder))
+        same = stored.entries.get(seq)
+        if seq >= channel.next_seq or seq in channel.segments or seq in stored.taps:
+            return False
+        if same is not None and (same.state, same.size, same.opened_us) == (state, size, opened_us):
+            return False
+        if not self._would_stay(stored, seq, size, closed_us):
+            return False
+        segment = Segment(seq)
+        for chunk in filter(None, body):
+            segment.store(encode_frame((chunk,)), len(chunk))
+        segment.restore(state, size, to_time(opened_us), to_time(closed_us))
+        if size and not self.budget.take(channel.window, segment.cost):
+            return False
+        self._makes_way(stored, segment)
+        if size:
+            tap = self._tap(stored, segment)
+            tap.closed_us, tap.lost = closed_us, lost
+            self.budget.release(channel.window, segment)  # it lingers, until it is written
+        else:
+            self._nothing_in(stored, seq, state, closed_us, inserted=True)
+        self._touched[stored] = None
+        self.kick()
+        return True
+
+    def _would_stay(self, stored: StoredChannel, seq: int, size: int, closed_us: int) -> bool:
+        """Whether retention would keep a segment that comes now, and rather remove older ones."""
+        limits, oldest = self.retention, self._oldest()
+        is_full = self.bytes + size > self.limit or self.segments >= MAX_SEGMENTS
+        if closed_us < self.wall_us() - round(limits.age_s * 1e6) or size > min(limits.channel_bytes, self.limit):
+            return False
+        if is_full and (oldest is None or oldest[2].closed_us >= closed_us):
+            return False
+        is_full = stored.bytes + size > limits.channel_bytes or len(stored.seqs) >= limits.channel_segments
+        return not is_full or (bool(stored.seqs) and seq > stored.seqs[0])
+
+    def remove(self, stored: StoredChannel, seq: int) -> None:
+        """Forget a segment whose bytes are wrong."""
+        if (tap := stored.taps.get(seq)) is not None:
+            self._remove(tap)
+        if seq in stored.entries:
+            self._drop(stored, seq)
+        self.kick()
 
     # Writing.
 
@@ -810,7 +977,7 @@ class Archive:
             return  # it was given up meanwhile
         self._leave(tap)
         place = tap.size, tap.crc, tap.file, tap.start, tap.opened_us
-        self._add(stored, segment.seq, StoredSegment(segment.state, *place, closed_us))
+        self._add(stored, segment.seq, StoredSegment(segment.state, *place, closed_us), inserted=tap.lost is not None)
         if tap.start + tap.size < FILE_BYTES:
             stored.room.append((tap.file, tap.start + tap.size))
 
@@ -851,7 +1018,10 @@ class Archive:
             for tap in list(stored.taps.values()):
                 self._leave(tap)
                 self._partly_written.append((stored, tap.segment.seq, tap.file))
-        self._lacking += len(self._partly_written)
+                if tap.lost is None:
+                    self._lacking += 1
+                else:  # no window has it: it comes again
+                    tap.lost()
         self._lost_before = self.counters.lost
         # Removed segments and ended channels are still to be written.
         self._batch = unwritten(batch, self._batch)
@@ -977,7 +1147,7 @@ class Archive:
                     self.dirty[tap] = None
         for stored, seq, file in self._partly_written:
             if seq not in stored.taps and seq not in stored.entries:
-                self._batch.removed.append((stored.row.id, seq))
+                self._batch.removed.add((stored.row.id, seq))
             self.release(stored, file)
         has = sum(tap.segment.seq in tap.channel.entries or tap in tap.channel.taps.values() for tap in saved)
         lost = max(0, self._lacking - has - began)
@@ -996,29 +1166,42 @@ class Archive:
             while stored.bytes > limits.channel_bytes or len(stored.seqs) > limits.channel_segments:
                 self._drop(stored, stored.seqs[0])
         oldest_us = self.wall_us() - round(limits.age_s * 1e6)
-        while self.order:
-            stored, seq = self.order[0]
-            entry = stored.entries.get(seq)
-            if entry is not None:
-                fits = self.bytes <= self.limit and self.segments <= MAX_SEGMENTS
-                if fits and entry.closed_us >= oldest_us:
-                    break
-                self._drop(stored, seq)
-            self.order.popleft()
-        if len(self.order) > 2 * self.segments + STALE:
-            self.order = deque((stored, seq) for stored, seq in self.order if seq in stored.entries)
-        while len(self.ended) > MAX_ENDED:
-            oldest = next(iter(self.ended.values()))
-            if oldest.seqs or oldest.taps:
+        while (oldest := self._oldest()) is not None:
+            fits = self.bytes <= self.limit and self.segments <= MAX_SEGMENTS
+            if fits and oldest[2].closed_us >= oldest_us:
                 break
-            self._forget(oldest)
+            self._drop(*oldest[:2])
+        if len(self.order) + len(self.inserted) > 2 * self.segments + STALE:
+            self.order = deque((stored, seq) for stored, seq in self.order if seq in stored.entries)
+            self.inserted = [one for one in self.inserted if one[3] in one[2].entries]
+            heapify(self.inserted)
+        while len(self.ended) > MAX_ENDED:
+            first = next(iter(self.ended.values()))
+            if first.seqs or first.taps:
+                break
+            self._forget(first)
+
+    def _oldest(self) -> tuple[StoredChannel, int, StoredSegment] | None:
+        """The segment that goes first, if there is one."""
+        order, inserted = self.order, self.inserted
+        while order and order[0][1] not in order[0][0].entries:
+            order.popleft()
+        while inserted and inserted[0][3] not in inserted[0][2].entries:
+            heappop(inserted)
+        if inserted and (not order or inserted[0][0] < order[0][0].entries[order[0][1]].closed_us):
+            stored, seq = inserted[0][2:]
+        elif order:
+            stored, seq = order[0]
+        else:
+            return None
+        return stored, seq, stored.entries[seq]
 
     def _drop(self, stored: StoredChannel, seq: int) -> None:
         entry = stored.remove(seq)
         self.bytes -= entry.size
         self.segments -= 1
         self.counters.removed += 1
-        self._batch.removed.append((stored.row.id, seq))
+        self._batch.removed.add((stored.row.id, seq))
         if entry.file:
             self.release(stored, entry.file)
         self.kick()

@@ -447,7 +447,7 @@ def _of_worker(worker: int, rows: list[SegmentRow]) -> list[SegmentRow]:
 def _remove(database: Database, rows: list[SegmentRow], chosen: list[SegmentRow]) -> None:
     left = Counter((row.channel, row.file) for row in rows if row.size)
     left.subtract((row.channel, row.file) for row in chosen if row.size)
-    removed = [(row.channel, row.seq) for row in chosen]
+    removed = {(row.channel, row.seq) for row in chosen}
     database.commit(Batch(removed=removed, files=sorted(key for key, segments in left.items() if not segments)))
 
 

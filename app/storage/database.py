@@ -96,6 +96,10 @@ _PLAYLISTS: Final = "CREATE TABLE IF NOT EXISTS playlist (channel INTEGER PRIMAR
 """How the playlists of channels count (:class:`~app.core.facts.PlaylistMarked`). Earlier versions of the server leave
 the table alone, so it is no new version of the tables."""
 
+_COPIES: Final = "CREATE TABLE IF NOT EXISTS copy (channel INTEGER PRIMARY KEY)"
+"""The channels that are copies of another server's (:mod:`app.core.copies`). Only a mirror has rows here: it is no new
+version of the tables."""
+
 _POSITIONS: Final = """CREATE TABLE IF NOT EXISTS position (
     worker INTEGER PRIMARY KEY, instance TEXT, number INTEGER, checksum INTEGER)"""
 """Only the front of several workers has this table, so it is no new version of the tables."""
@@ -240,19 +244,21 @@ class Batch:
         server_start: a server starts on this directory.
         positions: by worker, the place up to which its facts are among these facts, or earlier ones.
         playlists: marks of playlists, by the ids of their channels.
+        copies: by the ids of channels, whether they are copies from now on.
     """
 
     facts: list[FactRow] = field(default_factory=list)
     channels: dict[int, ChannelRow] = field(default_factory=dict)
     appends: list[Append] = field(default_factory=list)
     segments: list[tuple[SegmentRow, Append | None]] = field(default_factory=list)
-    removed: list[tuple[int, int]] = field(default_factory=list)
+    removed: set[tuple[int, int]] = field(default_factory=set)
     files: list[tuple[int, int]] = field(default_factory=list)
     forgotten: list[int] = field(default_factory=list)
     floor: int = 0
     server_start: ServerStart | None = None
     positions: dict[int, Position] = field(default_factory=dict)
     playlists: dict[int, str] = field(default_factory=dict)
+    copies: dict[int, bool] = field(default_factory=dict)
 
 
 def unwritten(*batches: Batch) -> Batch:
@@ -261,8 +267,9 @@ def unwritten(*batches: Batch) -> Batch:
     for batch in batches:
         rest.channels |= batch.channels
         rest.playlists |= batch.playlists
+        rest.copies |= batch.copies
         rest.segments += [(row, append) for row, append in batch.segments if append is None]
-        rest.removed += batch.removed
+        rest.removed |= batch.removed
         rest.files += batch.files
         rest.forgotten += batch.forgotten
         rest.server_start = rest.server_start or batch.server_start
@@ -467,6 +474,7 @@ class Database:
     def _rebuild(self, found: Contents) -> None:
         """Write what could be read to a new database, and keep the damaged one."""
         facts = list(_salvaged(self._sql, "fact", Contents(), checked=False))
+        copies = [row for row in _readable(self._sql, "SELECT channel FROM copy", Contents()) if type(row[0]) is int]
         new = self.folder / _NEW
         new.unlink(missing_ok=True)
         with closing(sqlite3.connect(new, isolation_level=None)) as sql:
@@ -475,6 +483,8 @@ class Database:
             _insert(sql, "channel", found.channels)
             _insert(sql, "segment", found.segments)
             _insert(sql, "fact", facts, checked=False)
+            sql.execute(_COPIES)
+            _insert(sql, "copy", copies, checked=False)
             sql.execute("COMMIT")
         self._sql.close()
         name = self._set_aside()
@@ -493,6 +503,10 @@ class Database:
         """The marks of playlists, by the ids of their channels."""
         rows = self._sql.execute("SELECT * FROM playlist")
         return {channel: mark for channel, mark, checksum in rows if checksum == _checksum([channel, mark])}
+
+    def copies(self) -> set[int]:
+        """The ids of channels that are copies."""
+        return {id for (id,) in self._sql.execute("SELECT channel FROM copy")}
 
     # For several workers.
 
@@ -553,6 +567,7 @@ class Database:
             if not version:
                 sql.executescript(f"BEGIN IMMEDIATE; {_TABLES} PRAGMA user_version = {SCHEMA}; COMMIT;")
             sql.execute(_PLAYLISTS)
+            sql.execute(_COPIES)
             self._inode = path.stat().st_ino  # of the open database
         except BaseException:
             sql.close()
@@ -609,6 +624,9 @@ class Database:
             _insert(sql, "channel", list(batch.channels.values()))
             _insert(sql, "segment", segments)
             _insert(sql, "playlist", list(batch.playlists.items()))
+            _insert(sql, "copy", [(id,) for id, copied in batch.copies.items() if copied], checked=False)
+            ended = [(id,) for id, copied in batch.copies.items() if not copied]
+            sql.executemany("DELETE FROM copy WHERE channel = ?", [*ended, *((id,) for id in batch.forgotten)])
             if batch.floor:
                 sql.execute("DELETE FROM fact WHERE number <= ?", [batch.floor])
                 # There may be no fact beyond it for a while: a crash must not make the index go back.

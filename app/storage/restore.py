@@ -125,7 +125,7 @@ def _check_segments(
         channel = channels.get(row.channel)
         if channel is None:
             found.damaged.append(f"segment {row.seq} belongs to an unknown channel and is left out")
-            found.batch.removed.append((row.channel, row.seq))
+            found.batch.removed.add((row.channel, row.seq))
             continue
         key = row.channel, row.file
         found.ends[key] = max(found.ends.get(key, 0), row.start + row.size)
@@ -137,7 +137,7 @@ def _check_segments(
             why = "" if same else "its checksum does not match"
         if why:
             found.damaged.append(f"segment {row.seq} of {channel.name!r} (epoch {channel.epoch}): {why}")
-            found.batch.removed.append((row.channel, row.seq))
+            found.batch.removed.add((row.channel, row.seq))
             continue
         if row.closed_us is None:
             row = row._replace(state=State.TRUNCATED.value, closed_us=now_us)

@@ -33,6 +33,7 @@ import sqlite3
 from collections import defaultdict
 from collections.abc import Callable, Iterator
 from contextlib import suppress
+from dataclasses import replace
 from pathlib import Path
 from typing import Final
 
@@ -147,14 +148,15 @@ def _move_from(worker: int, databases: dict[int, Database], owner: Callable[[str
         _take_facts(worker, databases)
     for target, channels in leaving.items():
         unused = databases[target].unused_id()
-        marks = source.playlists()
+        marks, copies = source.playlists(), source.copies()
         for group in _groups(channels, segments):
             ids = {}
             for channel in group:
                 ids[channel.id] = _id_there(channel, source, databases[target]) or unused
                 unused += ids[channel.id] == unused
             playlists = {ids[one.id]: marks[one.id] for one in group if one.id in marks}
-            _move(group, ids, segments, playlists, source, databases[target])
+            about = Batch(playlists=playlists, copies={ids[one.id]: True for one in group if one.id in copies})
+            _move(group, ids, segments, about, source, databases[target])
     return sum(map(len, leaving.values()))
 
 
@@ -207,20 +209,20 @@ def _move(  # steps 2 to 4
     group: list[ChannelRow],
     ids: dict[int, int],
     segments: dict[int, list[SegmentRow]],
-    playlists: dict[int, str],
+    about: Batch,
     source: Database,
     target: Database,
 ) -> None:
     rows = [(row._replace(channel=ids[one.id]), None) for one in group for row in segments[one.id]]
     channels = {ids[one.id]: one._replace(id=ids[one.id]) for one in group}
     for first in range(0, max(1, len(rows)), GROUP_ROWS):
-        target.commit(Batch(channels=channels, playlists=playlists, segments=list(rows[first : first + GROUP_ROWS])))
+        target.commit(replace(about, channels=channels, segments=list(rows[first : first + GROUP_ROWS])))
     for one in group:
         if (old := _folder(source, one.id)).exists():
             os.rename(old, _folder(target, ids[one.id]))
     for database in (target, source):
         sync_folder(database.folder / "segments")
-    removed = [(one.id, row.seq) for one in group for row in segments[one.id]]
+    removed = {(one.id, row.seq) for one in group for row in segments[one.id]}
     source.commit(Batch(forgotten=list(ids), removed=removed))
 
 

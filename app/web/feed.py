@@ -50,7 +50,6 @@ from tricklecast.app.control_plane.middleware import RECORD, MayManage, Visible,
 from tricklecast.app.control_plane.models import ProblemModel
 from tricklecast.app.core.limits import Capacity
 from tricklecast.app.core.publishers import Presence
-from tricklecast.app.core.rules import OwnedChannel
 from tricklecast.app.core.segment import OPEN, Segment, State
 from tricklecast.app.core.state import Channel
 from tricklecast.app.core.window import Eviction
@@ -526,7 +525,7 @@ class DashboardFeed:
                 begun = time.thread_time()
             view = known.get(channel)
             if view is None:
-                if is_reserved(channel.name) or not isinstance(channel, OwnedChannel):
+                if is_reserved(channel.name) or not channel.belongs:
                     continue
                 view = known[channel] = ChannelView(next(self._numbers), channel)
             elif view.quiet and channel not in lags and view.is_still():

@@ -626,6 +626,9 @@ class Stored:
     def following(self, seq: int) -> int | None:
         return 0 if seq <= 0 else None
 
+    def has(self, seq: int, opened_at: float) -> bool:
+        return seq == 0
+
     def listed(self, seq: int, since_us: int) -> Iterator[SegmentSummary]:
         return iter(())
 

@@ -183,6 +183,9 @@ class Shelf:
     def following(self, seq: int) -> int | None:
         return min((one for one in self.seqs if one >= seq), default=None)
 
+    def has(self, seq: int, opened_at: float) -> bool:
+        return seq in self.seqs and opened_at == seq
+
     def listed(self, seq: int, since_us: int) -> Iterator[SegmentSummary]:
         for one in self.seqs:
             if one >= seq and one * 1_000_000 >= since_us:

@@ -23,6 +23,7 @@ from tests.app.core.support import (
     publish,
     refusal,
 )
+from tricklecast.app.core.copies import Copy
 from tricklecast.app.core.facts import (
     BodyBegun,
     BodyLeft,
@@ -934,9 +935,12 @@ class Disk:
         self.begun: list[tuple[str, int]] = []
         self._epochs = epochs or {}
 
-    def begin(self, channel: OwnedChannel) -> Shelf:
+    def begin(self, channel: OwnedChannel | Copy) -> Shelf:
         self.begun.append((channel.name, channel.epoch))
         return Shelf()
+
+    def promote(self, name: str, epoch: int) -> None:
+        assert self.begun[-1] == (name, epoch - 1)
 
     def last_epoch(self, name: str) -> int:
         return self._epochs.get(name, 0)

@@ -30,6 +30,7 @@ def test_a_refusal_says_no_more_than_it_knows() -> None:
         COME_BACK_S,
         NO_LIFE,
         None,
+        "",
     )
 
 
