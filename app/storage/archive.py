@@ -825,7 +825,7 @@ class Archive:
         Raises:
             OSError: the directory cannot be written at present.
         """
-        seq, state, _, opened_us, closed_us = about
+        seq, state, _, opened_us, closed_us, _ = about
         size, channel = sum(map(len, body)), stored.channel
         assert channel is not None, "the channel lives"
         assert closed_us is not None, "the segment is closed"

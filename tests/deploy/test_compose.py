@@ -87,7 +87,9 @@ def test_prometheus_scrapes_services_of_the_same_file() -> None:
 
 def test_prometheus_finds_the_nodes_that_run() -> None:
     """All nodes of the file, at the port that they advertise, under their names. Those of a profile may not run."""
-    (job,) = (one for one in load(DEPLOY / "prometheus" / "prometheus.yml")["scrape_configs"] if "dns_sd_configs" in one)
+    (job,) = (
+        one for one in load(DEPLOY / "prometheus" / "prometheus.yml")["scrape_configs"] if "dns_sd_configs" in one
+    )
     (found,) = job["dns_sd_configs"]
     advertised = {
         str(service["environment"]["TRICKLECAST_ADVERTISE_URL"])
