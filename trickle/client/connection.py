@@ -26,6 +26,7 @@ the socket is held, and up to ``MAX_CHUNK`` bytes of an incomplete chunk.
 from __future__ import annotations
 
 import ssl
+from collections.abc import Container
 from time import monotonic
 from typing import Final
 
@@ -65,13 +66,17 @@ class Connection:
         origin: the server that the stream leads to.
         stream: carries the bytes: ``tcp`` itself, or TLS above it.
         tcp: the socket.
+        answering: servers that have answered before, over this connection or another one.
 
     Attributes:
         reused: the connection has carried an exchange before this one.
     """
 
-    def __init__(self, origin: Origin, stream: ByteStream, tcp: SocketStream) -> None:
+    def __init__(
+        self, origin: Origin, stream: ByteStream, tcp: SocketStream, answering: Container[Origin] = ()
+    ) -> None:
         self.origin = origin
+        self._answering = answering
         self.reused = False
         self._stream = stream
         self._tcp = tcp
@@ -310,7 +315,8 @@ class Connection:
             data = await self._stream.receive()
         except anyio.EndOfStream:
             if self._body is None:  # before an answer, or in the middle of its head
-                plain = not (self._answered or isinstance(self._stream, TLSStream))
+                known = self._answered or self.origin in self._answering
+                plain = not (known or isinstance(self._stream, TLSStream))
                 hint = " (a port for TLS does so: then the URL has to begin with https://)" if plain else ""
                 raise self._lost(f"the server closed the connection without an answer{hint}") from None
             return b""

@@ -154,6 +154,7 @@ class TrickleTransport(httpx.AsyncBaseTransport):
         self._verify = verify  # replaced by an SSLContext at the first https request
         self._keepalive_s = keepalive_s
         self._idle: dict[Origin, list[Connection]] = {}  # the newest connection is last, and is used first
+        self._answering: set[Origin] = set()  # servers that have answered
 
     async def handle_async_request(self, request: httpx.Request) -> httpx.Response:
         """Send the request and wait for the final response's head. By then the body is over, or is written no more.
@@ -205,6 +206,7 @@ class TrickleTransport(httpx.AsyncBaseTransport):
         exchange = _Exchange(self, request)
         try:
             head = await exchange.run()
+            self._answering.add(request.origin)
             return ResponseBody(self, exchange.connection, head, request.read_s)
         except BaseException:
             exchange.abandon()
@@ -233,7 +235,7 @@ class TrickleTransport(httpx.AsyncBaseTransport):
             raise httpx.ConnectError("the connection was closed during the TLS handshake") from error
         except (OSError, UnicodeError) as error:  # UnicodeError: not a host name
             raise httpx.ConnectError(reason(error)) from error
-        return Connection(origin, stream, tcp)
+        return Connection(origin, stream, tcp, self._answering)
 
     def release(self, connection: Connection) -> None:
         """Take a connection back after an exchange: keep it if another request may follow, else close it."""

@@ -709,6 +709,25 @@ def test_a_server_that_closes_without_a_word_may_want_tls() -> None:
     run(main())
 
 
+def test_a_server_that_has_answered_before_wants_no_tls() -> None:
+    """It was killed, or closed an idle connection: the message says no more than that."""
+
+    async def main() -> None:
+        async def answers(peer: Peer) -> None:
+            await peer.head()
+            await peer.answer(200, {"Connection": "close"})
+
+        async def silent(peer: Peer) -> None:
+            await peer.head()
+
+        async with fake_server(answers, silent) as server, client() as http:
+            await http.get(server.base)
+            with pytest.raises(httpx.ReadError, match=r"without an answer$"):
+                await http.get(server.base)
+
+    run(main())
+
+
 def test_the_answer_is_due_once_the_body_has_ended() -> None:
     """An open body may wait for ever, a finished one for the read timeout."""
 
