@@ -124,7 +124,9 @@ class Settings(AccessSettings):
     tls_client_ca: Path | None = Field(
         None, description="Serve only clients with a certificate that these authorities (PEM) have signed."
     )
-    node: str | None = Field(None, max_length=64, description="This server's name in logs; its host name if unset.")
+    node: str | None = Field(
+        None, max_length=64, description="This server's name in logs and in its cluster; its host name if unset."
+    )
     health_file: Path | None = Field(
         None, description="Write the server's address to this file, for `tricklecast health`."
     )
