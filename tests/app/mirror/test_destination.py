@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import asyncio
+import errno
+import threading
 from collections.abc import Iterator
 from contextlib import ExitStack
 from pathlib import Path
@@ -15,7 +17,12 @@ from tests.app.data_plane.support import pattern
 from tests.app.mirror.pair import Pair, destination_of, durable, settled
 from tests.support.local import LocalServer
 from tests.support.waiting import WITHIN_S, eventually
+from tricklecast.app.clock import wall_us
+from tricklecast.app.core.segment import State
+from tricklecast.app.mirror.destination import NotACopy
+from tricklecast.app.storage import archive as archive_module
 from tricklecast.app.storage.archive import Archive
+from tricklecast.app.storage.database import Batch
 from tricklecast.app.tools.conformance.target import RemoteChannel, Target
 
 
@@ -311,3 +318,247 @@ def test_a_destination_without_storage_has_the_window(tmp_path: Path) -> None:
 def run(server: LocalServer, work: Any) -> Any:
     """Await something in the server's loop."""
     return asyncio.run_coroutine_threadsafe(work, server.loop).result(WITHIN_S)
+
+
+# History.
+
+
+def begun(site: Site, count: int = 6) -> None:
+    """A channel of the source with a history, of which the window alone has been copied."""
+    film(site.source).publish(0, *map(body, range(count)))
+    site.pair.follow()
+
+
+def test_history_is_there_at_once_and_stays(site: Site) -> None:
+    """In any order: readers find a segment in the moment in which it comes, and after a restart."""
+    begun(site)
+    archive, here = archive_of(site.target), film(site.target)
+    hold = archive.database.commit
+
+    def slow(batch: Any) -> None:
+        assert may_write.wait(WITHIN_S)
+        hold(batch)
+
+    may_write = threading.Event()
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(archive.database, "commit", slow)
+        for seq in (1, 0):
+            assert site.pair.insert("film", seq, body(seq))
+            here.has(seq, body(seq), epoch=1)
+        assert site.target.plane.registry.budget.lingering, "they are in memory until they are written"
+        assert site.pair.insert("film", 2, b"", state=State.SKIPPED)
+        assert here.get(2).get("Lp-Trickle-Truncated") == "skipped"
+        assert not site.pair.insert("film", 1, body(1)), "it is here"
+        may_write.set()
+        settled(site.target)
+    assert not site.target.plane.registry.budget.lingering
+    assert site.pair.copies() == {0: 1000, 1: 1000, 2: 0, 3: 1000, 4: 1000, 5: 1000}
+    site.restart_target()
+    for seq in (0, 1, 3, 4, 5):
+        film(site.target).has(seq, body(seq))
+    stream = film(site.target).read("stream?start=0")
+    stream.head()
+    stream.gets(b"".join(body(seq) for seq in (0, 1, 3, 4, 5)))
+    stream.abort()
+
+
+def test_history_keeps_its_times_and_states(site: Site) -> None:
+    """As the source has told them; a truncated one is one."""
+    begun(site)
+    at_us = wall_us() - 3_600_000_000
+    assert site.pair.insert("film", 0, b"half", state=State.TRUNCATED, opened_us=at_us, closed_us=at_us + 5)
+    settled(site.target)
+    found = film(site.target).get(0)
+    assert (found.body, found.get("Lp-Trickle-Truncated")) == (b"half", "truncated")
+    entry = archive_of(site.target).latest["film"].entries[0]
+    assert (entry.opened_us, entry.closed_us, entry.crc) == (at_us, at_us + 5, crc32(b"half"))
+    assert not site.pair.insert("film", 0, b"half", state=State.TRUNCATED, opened_us=at_us, closed_us=at_us + 5)
+    assert site.pair.insert("film", 0, b"half, whole"), "another form of it takes its place"
+    settled(site.target)
+    site.restart_target()
+    film(site.target).has(0, b"half, whole")
+
+
+def test_what_cannot_be_inserted(site: Site) -> None:
+    """Nothing at or beyond the head, in the window, of another epoch, or of a channel that is no copy."""
+    begun(site)
+    film(site.target, "own").publish(0, b"x")
+    for name, seq, epoch in (("film", 6, 1), ("film", 5, 1), ("film", 0, 2), ("own", 0, 1), ("nobody", 0, 1)):
+        assert not site.pair.insert(name, seq, b"bytes", epoch=epoch)
+    site.target.inside(lambda: destination_of(site.target).end("film"))
+    assert not site.pair.insert("film", 0, b"bytes")
+
+
+@pytest.mark.parametrize("order", [range(7), range(6, -1, -1), (3, 0, 6, 1, 5, 2, 4)])
+@pytest.mark.parametrize("limit", [{"retain_channel_segments": 6}, {"retain_total_bytes": 6000}])
+def test_retention_keeps_the_newest_history(tmp_path: Path, order: Any, limit: dict[str, Any]) -> None:
+    """Whatever the order in which it comes, the newest segments stay."""
+    site = Site(tmp_path / "source", tmp_path / "target", **limit)
+    begun(site, 10)
+    settled(site.target)
+    start = wall_us() - 1_000_000_000
+    for seq in order:
+        site.pair.insert("film", seq, body(seq), opened_us=start + seq, closed_us=start + seq)
+        settled(site.target)
+    assert list(site.pair.copies()) == [4, 5, 6, 7, 8, 9]
+    site.close()
+
+
+def test_history_that_is_too_old_does_not_come(site: Site) -> None:
+    """It would be removed at once."""
+    begun(site)
+    assert not site.pair.insert("film", 0, body(0), opened_us=1, closed_us=2)
+
+
+def test_the_index_is_bounded(site: Site, monkeypatch: pytest.MonkeyPatch) -> None:
+    """History that is older than all that is here finds no room in it."""
+    begun(site)
+    settled(site.target)
+    monkeypatch.setattr(archive_module, "MAX_SEGMENTS", 3)
+    assert not site.pair.insert("film", 0, body(0), opened_us=wall_us() - 10**9, closed_us=wall_us() - 10**9)
+
+
+def test_history_finds_no_memory(tmp_path: Path) -> None:
+    """Then it does not come now."""
+    site = Site(tmp_path / "source", tmp_path / "target", max_total_bytes=200_000, max_segment_bytes=100_000)
+    begun(site)
+    assert not site.pair.insert("film", 0, body(0, 300_000))
+    assert site.pair.insert("film", 0, body(0, 10_000))
+    site.close()
+
+
+def test_history_and_a_full_disk(site: Site, monkeypatch: pytest.MonkeyPatch) -> None:
+    """What was shown and cannot be written is told, and comes again later; until then nothing more is taken."""
+    begun(site)
+    settled(site.target)
+    archive, lost = archive_of(site.target), []
+    destination_of(site.target).lost = lambda *one: lost.append(one)
+    commit = archive.database.commit
+    monkeypatch.setattr(archive.database, "commit", _full)
+    assert site.pair.insert("film", 0, body(0))
+    eventually(lambda: lost == [("film", 1, 0)])
+    with pytest.raises(OSError, match="No space left"):
+        site.pair.insert("film", 1, body(1))
+    monkeypatch.setattr(archive.database, "commit", commit)
+    site.target.inside(archive._retry)
+    eventually(lambda: site.target.inside(lambda: archive.failed) is None)
+    assert site.pair.insert("film", 0, body(0))
+    settled(site.target)
+    assert archive.counters.lost == 0
+    site.restart_target()
+    film(site.target).has(0, body(0)).has(5, body(5))
+
+
+def _full(batch: Batch) -> None:
+    raise OSError(errno.ENOSPC, "No space left on device")
+
+
+def test_memory_that_others_need_takes_unwritten_history(site: Site, monkeypatch: pytest.MonkeyPatch) -> None:
+    """It is told, since it has to come again."""
+    begun(site)
+    settled(site.target)
+    archive, lost = archive_of(site.target), []
+    destination_of(site.target).lost = lambda *one: lost.append(one)
+    monkeypatch.setattr(archive, "_write", lambda: None)
+    assert site.pair.insert("film", 0, body(0))
+    tap = archive.latest["film"].taps[0]
+    site.target.inside(tap.evict)
+    assert (lost, list(site.pair.copies())) == ([("film", 1, 0)], [3, 4, 5])
+
+
+def test_bytes_are_checked_again(site: Site) -> None:
+    """From the file; a segment that is wrong is forgotten, and may come again."""
+    begun(site)
+    site.pair.insert("film", 0, body(0))
+    settled(site.target)
+    destination, archive = destination_of(site.target), archive_of(site.target)
+    site.pair.insert("film", 2, b"")
+    sums = {seq: run(site.target, destination.checksum("film", 1, seq)) for seq in (0, 1, 2, 5)}
+    assert sums == {0: crc32(body(0)), 1: None, 2: 0, 5: crc32(body(5))}
+    assert run(site.target, destination.checksum("film", 7, 0)) is None
+    stored = archive.latest["film"]
+    path = stored.path_of(stored.entries[0])
+    with open(path, "r+b") as file:
+        file.seek(stored.entries[0].start)
+        file.write(b"XX")
+    assert run(site.target, destination.checksum("film", 1, 0)) != crc32(body(0))
+    for seq in (0, 5):
+        site.target.inside(lambda seq=seq: destination.remove("film", 1, seq))  # type: ignore[misc]
+        assert film(site.target).get(seq).status == 470
+        assert site.pair.insert("film", seq, body(seq))
+        film(site.target).has(seq, body(seq))
+    settled(site.target)
+    site.restart_target()
+    film(site.target).has(0, body(0)).has(5, body(5))
+
+
+def test_a_segment_that_is_not_written_yet_is_checked_in_memory(site: Site, monkeypatch: pytest.MonkeyPatch) -> None:
+    """And can be forgotten, too."""
+    begun(site)
+    settled(site.target)
+    archive, destination = archive_of(site.target), destination_of(site.target)
+    monkeypatch.setattr(archive, "_write", lambda: None)
+    site.pair.insert("film", 0, body(0))
+    assert run(site.target, destination.checksum("film", 1, 0)) == crc32(body(0))
+    site.target.inside(lambda: destination.remove("film", 1, 0))
+    assert run(site.target, destination.checksum("film", 1, 0)) is None
+
+
+# Names that are not the source's.
+
+
+def test_a_channel_of_this_server_is_never_mixed_with_a_copy(site: Site) -> None:
+    """One of a lower epoch ends, and the copy follows; otherwise the copy waits until somebody gives the channel up."""
+    destination = destination_of(site.target)
+    film(site.target).publish(0, b"own")
+    film(site.source).publish(0, b"copy")
+    assert site.target.inside(destination.own_channels) == {"film": 1}
+    with pytest.raises(NotACopy, match="up to epoch 1"):
+        site.pair.follow()
+    site.target.inside(lambda: destination.give_up("film"))
+    site.pair.follow()
+    film(site.target).has(0, b"copy", epoch=1)
+    film(site.target, "low").publish(0, b"own")
+    for _ in range(2):
+        film(site.source, "low").publish(0, b"copy")
+        film(site.source, "low").end()
+    film(site.source, "low").publish(0, b"third")
+    site.pair.follow("low")
+    film(site.target, "low").has(0, b"third", epoch=3)
+    settled(site.target)
+    site.restart_target()
+    assert site.target.inside(lambda: destination_of(site.target).channels()) == {"film": 1, "low": 3}
+    film(site.target).has(0, b"copy", epoch=1)
+    film(site.target, "low").has(0, b"third", epoch=3)
+
+
+def test_a_copy_of_a_later_epoch_is_not_overwritten(site: Site) -> None:
+    """A source whose epochs go back is refused."""
+    film(site.source).publish(0, b"x")
+    film(site.source).end()
+    film(site.source).publish(0, b"y")
+    site.pair.follow()
+    destination = destination_of(site.target)
+    with pytest.raises(NotACopy, match="up to epoch 2"):
+        site.target.inside(lambda: destination.hold("film", 1, lambda one: None))
+    site.pair.stop()
+    site.target.inside(lambda: destination.end("film"))
+    site.pair.follow()
+    film(site.target).has(0, b"y", epoch=2)
+
+
+def test_a_channel_that_is_not_mirrored_any_more_comes_back(site: Site) -> None:
+    """With the segments that are still stored; readers were told of an end meanwhile."""
+    begun(site)
+    settled(site.target)
+    site.pair.insert("film", 0, body(0))
+    waiting = film(site.target).waiting(6)
+    site.pair.stop()
+    site.target.inside(lambda: destination_of(site.target).end("film"))
+    assert waiting.response().get("Lp-Trickle-Closed") == "terminated"
+    site.pair.follow()
+    film(site.target).has(0, body(0), epoch=1).has(5, body(5))
+    settled(site.target)
+    site.restart_target()
+    film(site.target).has(0, body(0)).has(5, body(5))
+    assert facts_of(site.target).count(("closed", 5)) == 1
