@@ -14,18 +14,24 @@ WITHIN_S: Final = 120.0
 for a while; only a fault reaches it."""
 
 _PAUSE_S: Final = 0.005
+_LONGEST_S: Final = 0.1
 
 
 def eventually(fact: Callable[[], T], *, within_s: float = WITHIN_S, what: str = "") -> T:
     """Ask until the answer is true; returns that answer.
 
+    A question may cost much, as a page of a server's metrics does. So the pauses get longer: each is a twentieth of the
+    time so far, and at least three times what the question took.
+
     Raises:
         AssertionError: it stayed untrue for ``within_s`` seconds.
     """
-    deadline = time.monotonic() + within_s
+    begun = asked = time.monotonic()
     while not (answer := fact()):
-        assert time.monotonic() < deadline, f"never happened: {what or fact}; last answer: {answer!r}"
-        time.sleep(_PAUSE_S)
+        now = time.monotonic()
+        assert now < begun + within_s, f"never happened: {what or fact}; last answer: {answer!r}"
+        time.sleep(max(_PAUSE_S, min(_LONGEST_S, max((now - begun) / 20, 3 * (now - asked)))))
+        asked = time.monotonic()
     return answer
 
 
