@@ -16,6 +16,7 @@ from dataclasses import dataclass
 from typing import Any, TypeVar
 
 import uvloop
+from fastapi.dependencies import models
 
 from tests.support.waiting import WITHIN_S, eventually
 from tricklecast.app.access.authorizer import Access
@@ -32,6 +33,10 @@ from tricklecast.app.tools.conformance.target import Address, Target
 from tricklecast.trickle.records import AccessRecord
 
 T = TypeVar("T")
+
+CACHES = [value for value in vars(models).values() if hasattr(value, "cache_clear")]
+"""What FastAPI knows of functions: it keeps a hundred servers, and each collection of garbage looks
+through them."""
 
 QUICK_END: dict[str, Any] = {"shutdown_drain_s": 0.05, "shutdown_deadline_s": 1, "shutdown_restart_s": 0}
 
@@ -176,6 +181,8 @@ def local_server(**settings: Any) -> Iterator[LocalServer]:
         assert not thread.is_alive(), "the server does not stop"
         assert running.problems == []
     finally:
+        for cached in CACHES:
+            cached.cache_clear()
         main.close()
         if control is not None:
             control.close()
