@@ -31,6 +31,7 @@ import pytest
 
 from tests.analytics.support.scenarios import STORMS
 from tests.analytics.support.writer import LogWriter
+from tests.support.forked import forked
 from tests.support.spark_cluster import HOME, run_in_cluster, spark_cluster
 from tests.support.spark_cluster import environment as spark_environment
 from tests.support.waiting import eventually
@@ -56,7 +57,7 @@ def trickle() -> Iterator[TestServer]:
 def start(name: str, *arguments: object, stdin: str = "") -> subprocess.Popen[str]:
     """Run an example as a user does."""
     process = subprocess.Popen(
-        [sys.executable, str(ROOT / "examples" / name), *map(str, arguments)],
+        forked(*arguments, script=ROOT / "examples" / name),
         stdin=subprocess.PIPE,
         stdout=subprocess.PIPE,
         stderr=subprocess.PIPE,

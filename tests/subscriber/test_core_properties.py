@@ -267,9 +267,7 @@ def runs(draw: st.DrawFn, *, seeking: bool = False) -> Run:
     return run
 
 
-@settings(max_examples=120)
-@given(runs() | runs(seeking=True))
-def test_requests_are_bounded(run: Run) -> None:
+def requests_are_bounded(run: Run) -> None:
     """Requests ≤ segments + reconnects + waited / 20 s + 2, and as much again for each seek."""
     reconnects = sum(isinstance(outcome, RetryAfter | Resync) for outcome in run.outcomes) + len(run.cuts)
     segments = sum(isinstance(segment, Advance) for segment in run.segments)
@@ -277,9 +275,7 @@ def test_requests_are_bounded(run: Run) -> None:
     assert run.refreshes <= run.waited_s / REFRESH_S
 
 
-@settings(max_examples=120)
-@given(runs() | runs(seeking=True))
-def test_reconnects_are_paid_for(run: Run) -> None:
+def reconnects_are_paid_for(run: Run) -> None:
     """By what went well; but for a first step forward after each segment, and for waits, which another test bounds."""
     reconnects = sum(isinstance(outcome, RetryAfter | Resync) for outcome in run.outcomes)
     free = sum(isinstance(outcome, Resync) and outcome.delay_s == 0 for outcome in run.outcomes)
@@ -287,9 +283,7 @@ def test_reconnects_are_paid_for(run: Run) -> None:
     assert reconnects - free - run.waits <= BUDGET_RESERVE + BUDGET_RATIO * (run.whole + run.refreshes)
 
 
-@settings(max_examples=120)
-@given(runs() | runs(seeking=True))
-def test_no_request_is_repeated_at_once(run: Run) -> None:
+def no_request_is_repeated_at_once(run: Run) -> None:
     """The same GET comes again only after a pause, and no delay is longer than its limit."""
     for before, after, delay_s in run.pauses:
         if before.seq == after.seq:
@@ -304,9 +298,7 @@ def test_no_request_is_repeated_at_once(run: Run) -> None:
             assert delay_s >= MIN_DELAY_S
 
 
-@settings(max_examples=120)
-@given(runs() | runs(seeking=True))
-def test_every_sequence_ends_in_data_a_wait_or_a_typed_end(run: Run) -> None:
+def every_sequence_ends_in_data_a_wait_or_a_typed_end(run: Run) -> None:
     """At most three requests in a row (the head, its segment, one step forward) bring none of these."""
     assert run.longest_rush <= 3
 
@@ -324,9 +316,7 @@ def test_a_server_that_repeats_itself_is_left_or_read(
     assert run.over or progress >= 200 / 50
 
 
-@settings(max_examples=120)
-@given(runs() | runs(seeking=True))
-def test_segments_come_in_order_and_gaps_are_counted(run: Run) -> None:
+def segments_come_in_order_and_gaps_are_counted(run: Run) -> None:
     """Within one numbering each seq comes once, in order, and ``gap`` is exactly what lies between."""
     for before, after in zip(run.segments, run.segments[1:], strict=False):
         if isinstance(before, Advance) and isinstance(after, Advance):
@@ -335,9 +325,7 @@ def test_segments_come_in_order_and_gaps_are_counted(run: Run) -> None:
                 assert after.seq == before.seq + 1 + after.gap
 
 
-@settings(max_examples=200)
-@given(runs() | runs(seeking=True))
-def test_what_follows_a_named_place_is_counted_from_there(run: Run) -> None:
+def what_follows_a_named_place_is_counted_from_there(run: Run) -> None:
     """After a seek to N, what lies between N and the first segment is its gap, unless the server's head is below N."""
     for before, after in zip(run.segments, run.segments[1:], strict=False):
         if isinstance(before, Seek) and isinstance(after, Advance) and not after.restarted:
@@ -350,6 +338,24 @@ def test_what_follows_a_named_place_is_counted_from_there(run: Run) -> None:
 def _moved_back(run: Run) -> bool:
     """Whether a head below what was asked for has begun the count anew somewhere."""
     return any(isinstance(outcome, Resync) and outcome.delay_s > 0 for outcome in run.outcomes)
+
+
+RULES = (
+    requests_are_bounded,
+    reconnects_are_paid_for,
+    no_request_is_repeated_at_once,
+    every_sequence_ends_in_data_a_wait_or_a_typed_end,
+    segments_come_in_order_and_gaps_are_counted,
+    what_follows_a_named_place_is_counted_from_there,
+)
+
+
+@settings(max_examples=250)
+@given(runs() | runs(seeking=True))
+def test_every_run_keeps_the_rules(run: Run) -> None:
+    """Each of :data:`RULES`; they look at the same runs, since to draw a run takes longer than to judge it."""
+    for rule in RULES:
+        rule(run)
 
 
 @settings(max_examples=200)

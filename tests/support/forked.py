@@ -17,6 +17,7 @@ import atexit
 import gc
 import json
 import os
+import runpy
 import select
 import signal
 import socket
@@ -27,23 +28,29 @@ import tempfile
 import threading
 from contextlib import suppress
 from functools import cache
+from io import TextIOWrapper
 from pathlib import Path
 from typing import Any
 
 ROOT = Path(__file__).parents[2]
+MAIN = ROOT / "tricklecast" / "__main__.py"
 HEADER = struct.Struct("I")
 CODE = struct.Struct("i")
 
 
-def forked(*arguments: object, module: str = "tests.support.forked", preload: str = "") -> list[str]:
+def forked(
+    *arguments: object, module: str = "tests.support.forked", preload: str = "", script: Path | None = None
+) -> list[str]:
     """What to start instead of ``[sys.executable, "-m", "tricklecast", *arguments]``.
 
     Args:
         arguments: of the command.
+        script: a program in Python to run instead of ``tricklecast``.
         module: of the nursery; another one may change the program before it is forked, and calls :func:`serve_forks`.
         preload: a library that the nursery, and so each command, loads first.
     """
-    return [sys.executable, "-I", "-S", __file__, "relay", _nursery(module, preload), *map(str, arguments)]
+    program = str(script or MAIN)
+    return [sys.executable, "-I", "-S", __file__, "relay", _nursery(module, preload), program, *map(str, arguments)]
 
 
 @cache
@@ -102,7 +109,8 @@ def relay(path: str, arguments: list[str]) -> None:
             os.dup2(nothing, descriptor)
         (code,) = CODE.unpack(nursery.recv(CODE.size))
     if code < 0:
-        signal.signal(-code, signal.SIG_DFL)
+        with suppress(OSError):  # nobody handles SIGKILL
+            signal.signal(-code, signal.SIG_DFL)
         os.kill(os.getpid(), -code)
     os._exit(code)
 
@@ -187,17 +195,24 @@ def _become(order: dict[str, Any], streams: list[int]) -> None:
     os.environ.clear()
     os.environ.update(order["environment"])
     os.chdir(order["folder"])
-    sys.argv = [str(ROOT / "tricklecast" / "__main__.py"), *order["arguments"]]
-    globals()["__package__"] = "tricklecast"
+    sys.argv = order["arguments"]
+    if sys.argv[0] == str(MAIN):
+        globals()["__package__"] = "tricklecast"
+    if "PYTHONUNBUFFERED" in os.environ and isinstance(sys.stdout, TextIOWrapper):
+        sys.stdout.reconfigure(write_through=True)
 
 
 def _run() -> None:
-    """Runs the command line, and ends as Python does, but without taking all modules apart."""
+    """Runs the program, and ends as Python does, but without taking all modules apart."""
     from tricklecast.__main__ import main
 
     code: object = 1
     try:
-        main()
+        if sys.argv[0] == str(MAIN):
+            main()
+        else:
+            sys.path.insert(0, os.path.dirname(sys.argv[0]))
+            runpy.run_path(sys.argv[0], run_name="__main__")
         code = 0
     except SystemExit as end:
         code = end.code

@@ -7,7 +7,6 @@ import os
 import re
 import socket
 import subprocess
-import sys
 import threading
 from collections import Counter
 from contextlib import suppress
@@ -23,6 +22,7 @@ import pytest
 from av.error import FFmpegError
 
 from tests.publisher.media.test_reader import Run, serving
+from tests.support.forked import forked
 from tests.support.inputs import AAC, CUE, H264, damaged, made, picture, tone, with_cues, with_klv, with_pes
 from tests.support.local import local_server
 from tests.support.waiting import WITHIN_S
@@ -391,7 +391,7 @@ def test_a_stream_without_keyframes_is_published_all_the_same(tmp_path: Path) ->
     source = made(tmp_path / "film.ts", f"{picture(12, '320x180')} {tone(12)} {H264} {endless} {AAC}")
     with local_server(max_segment_bytes=100_000) as server:
         url = f"http://127.0.0.1:{server.port}/trickle/endless"
-        command = [sys.executable, "-m", "tricklecast", "publish", url, str(source), "--no-realtime", "--leave-open"]
+        command = forked("publish", url, source, "--no-realtime", "--leave-open")
         done = subprocess.run(command, capture_output=True, text=True, timeout=WITHIN_S, check=False)
         assert done.returncode == 1
         said = done.stderr.splitlines()

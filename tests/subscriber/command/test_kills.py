@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import json
+import os
 import signal
 import subprocess
-import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import asdict
@@ -15,6 +15,7 @@ from typing import Any
 import pytest
 
 from tests.publisher.media.clips import Decoded, decode, make_clip
+from tests.support.forked import command_of, forked
 from tests.support.local import LocalServer, local_server
 from tests.support.segments import cut
 from tests.support.waiting import WITHIN_S
@@ -59,7 +60,7 @@ def live(server: LocalServer, name: str, segments: list[bytes], mime: str = "vid
 def subscribing(server: LocalServer, channel: RemoteChannel, *arguments: str) -> Iterator[subprocess.Popen[str]]:
     """The command, from segment 0, with its events on standard output."""
     url = f"http://127.0.0.1:{server.port}{channel.path}"
-    command = [sys.executable, "-m", "tricklecast", "subscribe", url, "--start", "0", "--json", *arguments]
+    command = forked("subscribe", url, "--start", "0", "--json", *arguments)
     with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True) as process:
         try:
             yield process
@@ -103,7 +104,7 @@ def test_media_files_are_valid_whatever_ends_them(
         subscribing(server, channel, "-o", str(path)) as process,
     ):
         read_until(process, event="segment", seq=2)
-        process.send_signal(number)
+        os.kill(command_of(process.pid), number)
         if number is not signal.SIGKILL:
             end = read_until(process, event="end")
             assert (end["reason"], end["resume"].partition(":")[0]) == ("signal", "3@1")
@@ -126,7 +127,7 @@ def test_a_killed_recording_is_completed_by_the_next(server: LocalServer, clip: 
                 _, said = second.communicate()
                 assert "another process is recording" in said
                 assert second.returncode == 1
-            process.kill()
+            os.kill(command_of(process.pid), signal.SIGKILL)
             process.wait(WITHIN_S)
         assert [entry.seq for entry in read_index(folder)] == [0, 1, 2]
         channel.publish(3, segments[3][len(segments[3]) // 2 :])
