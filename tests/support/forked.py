@@ -19,6 +19,7 @@ import json
 import os
 import runpy
 import select
+import shutil
 import signal
 import socket
 import struct
@@ -55,9 +56,9 @@ def forked(
 
 @cache
 def _nursery(module: str, preload: str) -> str:
-    """The socket of a nursery of this test run, which ends with the test run."""
-    folder = tempfile.TemporaryDirectory(prefix="tricklecast-forks-")
-    path = os.path.join(folder.name, "socket")
+    """The socket of a nursery of this test run, which ends with the test run; forks of this process have it, too."""
+    folder = tempfile.mkdtemp(prefix="tricklecast-forks-")
+    path = os.path.join(folder, "socket")
     process = subprocess.Popen(
         [sys.executable, "-m", module, "nursery", path],
         stdin=subprocess.PIPE,
@@ -65,15 +66,22 @@ def _nursery(module: str, preload: str) -> str:
         cwd=ROOT,
         env={**os.environ, **({"LD_PRELOAD": preload} if preload else {})},
     )
+    started_by = os.getpid()
 
     def end() -> None:
-        process.communicate()
-        folder.cleanup()
+        if os.getpid() == started_by:  # not a fork of it
+            process.communicate()
+            shutil.rmtree(folder)
 
     atexit.register(end)
     assert process.stdout is not None
     assert process.stdout.readline() == b"ready\n"
     return path
+
+
+def start_nursery() -> None:
+    """Start the usual nursery now; otherwise the first command does."""
+    _nursery("tests.support.forked", "")
 
 
 def command_of(relay: int, module: str = "tests.support.forked") -> int:

@@ -22,6 +22,8 @@ from typing import IO, Any, Final
 import pytest
 from execnet import gateway_base, gateway_io
 
+from tests.support.forked import start_nursery
+
 NUMBER: Final = "-n"
 
 
@@ -93,6 +95,7 @@ def main(arguments: list[str]) -> int:
         return int(pytest.main(arguments))
     at = arguments.index(NUMBER)
     _find(arguments[:at] + arguments[at + 2 :])
+    start_nursery()
     forks: list[Fork] = []
     for _ in range(int(arguments[at + 1])):
         forks.append(Fork(forks))
