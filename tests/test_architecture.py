@@ -51,6 +51,7 @@ LAYERS: dict[str, tuple[str, ...]] = {
         "storage",
         "control_plane",
         "changes",
+        "clock",
         "encoding",
         "query",
         "settings",

@@ -8,7 +8,7 @@ import math
 import time
 from collections.abc import Awaitable, Callable, Iterable, Mapping
 from datetime import UTC, datetime
-from functools import partial, reduce
+from functools import reduce
 from itertools import islice
 from typing import Annotated, Final, NamedTuple, Protocol
 from zlib import crc32
@@ -20,6 +20,7 @@ from fastapi.responses import PlainTextResponse
 from starlette.exceptions import HTTPException as StarletteHTTPException
 from starlette.routing import Route
 
+from tricklecast.app.clock import to_us
 from tricklecast.app.control_plane.middleware import RECORD, MayManage, Visible, everything
 from tricklecast.app.control_plane.models import (
     ChannelModel,
@@ -239,7 +240,7 @@ class OwnOverview:
     """
 
     def __init__(self, plane: DataPlane, metrics: Callable[[], bytes], troubles: Callable[[], list[str]]) -> None:
-        self._plane, self._registry, self._to_wall = plane, plane.registry, partial(_wall, plane)
+        self._plane, self._registry, self._to_wall = plane, plane.registry, _wall
         self._node = plane.node or ""
         self._channels = RateLimitedPage(measured(lambda: self._listed(everything)))
         self._metrics = RateLimitedPage(measured(metrics))
@@ -287,9 +288,9 @@ class OwnOverview:
         return Created(200 if existed else 201, {}, text)
 
 
-def _wall(plane: DataPlane, at: float) -> float:
-    """The registry's time as seconds since 1970."""
-    return time.time() - (plane.clock() - at)
+def _wall(at: float) -> float:
+    """The registry's time as seconds since 1970: of one moment always the same."""
+    return to_us(at) / 1e6
 
 
 def channels_router(plane: DataPlane, overview: Overview) -> APIRouter:
@@ -301,11 +302,7 @@ def channels_router(plane: DataPlane, overview: Overview) -> APIRouter:
     """
     router = APIRouter(prefix="/api/v1/channels", tags=["channels"])
     registry = plane.registry
-    to_wall, node = partial(_wall, plane), plane.node or ""
-
-    def to_us(now: float) -> Callable[[float], int]:
-        began = now - plane.clock()  # the same for all segments of an answer
-        return lambda at: round((began + at) * 1e6)
+    to_wall, node = _wall, plane.node or ""
 
     def found(name: str, visible: MayManage) -> Channel:
         channel = registry.channels.get(checked(name, visible))
@@ -349,9 +346,9 @@ def channels_router(plane: DataPlane, overview: Overview) -> APIRouter:
         ] = False,
     ) -> SegmentsModel:
         """Closed segments of the window and of the data directory, and those that are being written."""
-        channel, now = found(name, visible), time.time()
-        since_us = 0 if since is None else _since_us(since, now)
-        segments = list(islice(channel.listed(first, since_us, to_us(now)), limit + 1))
+        channel = found(name, visible)
+        since_us = 0 if since is None else _since_us(since, time.time())
+        segments = list(islice(channel.listed(first, since_us, to_us), limit + 1))
         shown, is_cut = _with_checksums(channel, segments[:limit]) if checksum else (segments[:limit], False)
         return SegmentsModel(
             channel=name,
@@ -408,7 +405,7 @@ def channels_router(plane: DataPlane, overview: Overview) -> APIRouter:
             raise error
         assert segment is not None, "the registry has just closed it"
         await _stored(plane)
-        return segment_model(summarize(segment, to_us(time.time())))
+        return segment_model(summarize(segment, to_us))
 
     return router
 

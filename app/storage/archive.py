@@ -43,7 +43,7 @@ from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from enum import StrEnum
 from functools import partial
-from heapq import heapify, heappop, heappush
+from heapq import heapify, heappop, heappush, merge
 from itertools import count
 from pathlib import Path
 from typing import Final, ParamSpec, TypeVar
@@ -53,7 +53,7 @@ from tricklecast.app.core.copies import Copy
 from tricklecast.app.core.facts import ChannelCreated, ChannelEnded, Fact, Journal, SegmentClosed, SegmentOpened
 from tricklecast.app.core.registry import Registry, Restored
 from tricklecast.app.core.segment import COMPLETE, WAITING, Segment, State, encode_frame
-from tricklecast.app.core.state import Channel, SegmentSummary
+from tricklecast.app.core.state import Channel, SegmentSummary, summarize
 from tricklecast.app.core.window import Budget
 from tricklecast.app.daemon_thread import DaemonThread
 from tricklecast.app.storage.database import (
@@ -229,6 +229,11 @@ class StoredChannel:
 
     def listed(self, seq: int, since_us: int) -> Iterator[SegmentSummary]:
         """The closed segments from this seq on, ascending, from the first one that closed at this time or later."""
+        taps = (summarize(tap.segment, to_us) for one, tap in self.taps.items() if one >= seq and tap.segment.closed)
+        to_be_written = sorted(one for one in taps if one.closed_us is not None and one.closed_us >= since_us)
+        return merge(self._in_directory(seq, since_us), to_be_written)
+
+    def _in_directory(self, seq: int, since_us: int) -> Iterator[SegmentSummary]:
         place = bisect_left(self.seqs, seq)
         place = bisect_left(self.seqs, since_us, place, key=lambda seq: self.entries[seq].closed_us)
         for at in range(place, len(self.seqs)):
