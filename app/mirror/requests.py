@@ -38,6 +38,10 @@ MAX_SAID: Final = 200
 M = TypeVar("M", bound=BaseModel)
 
 
+class Silent(SourceError):
+    """Nothing came within the time."""
+
+
 class Requests:
     """Requests to one source.
 
@@ -83,6 +87,8 @@ class Requests:
                 yield response
             finally:
                 await response.aclose()
+        except httpx.ReadTimeout:
+            raise Silent(f"{self.shown}: nothing came within {answer_s:g} s") from None
         except httpx.TransportError as error:
             raise SourceError(f"{self.shown}: {error or type(error).__name__}") from error
 
@@ -100,7 +106,7 @@ class Requests:
                     if len(body) > MAX_ANSWER:
                         raise SourceLies(f"{self.shown}: an answer of more than {MAX_ANSWER} bytes")
         except TimeoutError:
-            raise SourceError(f"{self.shown}: no answer within {within_s:g} s") from None
+            raise Silent(f"{self.shown}: no answer within {within_s:g} s") from None
         return response, bytes(body)
 
     async def read(self, model: type[M], route: str, right: str, *, within_s: float = ANSWER_S) -> M | httpx.Response:
