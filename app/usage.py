@@ -61,13 +61,18 @@ def troubles(plane: DataPlane, log: AccessLog | None, member: Member | None = No
     """The names of parts that do not work at present, and of resources that have run out, while the server goes on."""
     storage = plane.registry.storage
     found = {
-        "storage": storage is not None and storage.failed is not None,
+        "storage": (storage is not None and storage.failed is not None) or _lacks_room(member),
         "access_log": log is not None and log.stalled,
         "memory": plane.short_of_memory,
         "cluster": member is not None and bool(member.degraded),
         "descriptors": _is_short_of_descriptors(),
     }
     return [name for name, failing in found.items() if failing]
+
+
+def _lacks_room(member: Member | None) -> bool:
+    """Whether NATS does not take what publishers of a node send."""
+    return member is not None and member.quorum is not None and member.quorum.streams.failing
 
 
 def _is_short_of_descriptors() -> bool:

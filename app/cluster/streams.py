@@ -131,6 +131,11 @@ class Streams:
         if self._connection is not None:
             await self._connection.close()
 
+    @property
+    def failing(self) -> bool:
+        """Whether some channels cannot be written: a stream could not be made, or has no room left."""
+        return any(stream.held or not stream.created for stream in self._streams)
+
     def of(self, channel: str) -> tuple[Stream, str]:
         """The stream and the subject of a channel."""
         stream = self._streams[crc32(channel.encode()) % PARTITIONS]
@@ -222,10 +227,11 @@ class Streams:
         return True
 
     async def look_at_all(self, used: Callable[[], Iterable[str]]) -> None:
-        """Look at the streams that are used, for ever."""
+        """Look at the streams that are used, or could not be made, for ever."""
         while True:
             await asyncio.sleep(LOOK_S)
-            await asyncio.gather(*map(self.look, set(used())))
+            missing = {name for name, stream in self.by_name.items() if not stream.created}
+            await asyncio.gather(*map(self.look, missing.union(used())))
 
     async def purge(self, stream: Stream, subject: str, below: int) -> bool:
         """Remove the messages of a subject below this number; whether that has succeeded. The next one removes all."""

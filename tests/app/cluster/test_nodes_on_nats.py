@@ -8,7 +8,7 @@ import subprocess
 import sys
 from collections.abc import Iterator
 from contextlib import closing, contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -276,6 +276,18 @@ def test_credentials_are_looked_at_before_the_start(tmp_path: Path, caplog: pyte
     file.chmod(0o644)
     with local_server(node="a", cluster="nats://127.0.0.1:1", cluster_lease_s=0.2, cluster_creds=file):
         assert "every user of this machine can read the secret" in caplog.text
+
+
+def test_a_node_whose_histories_have_no_room_is_degraded(nats: NatsServer, monkeypatch: pytest.MonkeyPatch) -> None:
+    """NATS refuses to reserve it: publishers get 503, and whoever looks at the node hears it. It asks again by itself."""
+    settings = {"ack": "quorum", "cluster_name": "roomless", "cluster_history_bytes": 1 << 50}
+    with node("a", nats, **settings) as a:
+        assert a.target.ask("GET", "/readyz").body == b'{"status":"degraded","reasons":["storage"]}'
+        assert b"Storage has failed" in film(a).post(0).body
+        assert a.member.quorum is not None
+        options = a.member.quorum.streams.options
+        monkeypatch.setattr(a.member.quorum.streams, "options", replace(options, max_bytes=256 << 20))
+        eventually(lambda: a.target.ask("GET", "/readyz").body == b'{"status":"ready"}')
 
 
 def test_a_node_that_has_not_read_the_directory_says_that_it_does_not_know() -> None:
