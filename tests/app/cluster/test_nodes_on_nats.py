@@ -279,7 +279,7 @@ def test_credentials_are_looked_at_before_the_start(tmp_path: Path, caplog: pyte
 
 
 def test_a_node_whose_histories_have_no_room_is_degraded(nats: NatsServer, monkeypatch: pytest.MonkeyPatch) -> None:
-    """NATS refuses to reserve it: publishers get 503, and whoever looks at the node hears it. It asks again by itself."""
+    """NATS refuses to reserve it: publishers get 503, and whoever looks at the node hears it. It asks again itself."""
     settings = {"ack": "quorum", "cluster_name": "roomless", "cluster_history_bytes": 1 << 50}
     with node("a", nats, **settings) as a:
         assert a.target.ask("GET", "/readyz").body == b'{"status":"degraded","reasons":["storage"]}'
