@@ -21,7 +21,7 @@ from tricklecast.trickle import __version__
 from tricklecast.trickle.client.arguments import server_url
 from tricklecast.trickle.client.transport import TrickleClient, TrickleTransport
 from tricklecast.trickle.errors import InvalidChannelName
-from tricklecast.trickle.paths import parse_channel
+from tricklecast.trickle.paths import MAX_DIGITS, parse_channel
 from tricklecast.trickle.wire import printable, redacted
 
 CONNECT_S: Final = 5.0
@@ -157,3 +157,15 @@ def name_of(text: str) -> str:
         return parse_channel(text.replace("%", "%25"))
     except InvalidChannelName as error:
         raise SourceLies(str(error)) from None
+
+
+def number(response: httpx.Response, field: str) -> int:
+    """The number in a header field.
+
+    Raises:
+        SourceLies: there is none.
+    """
+    text = response.headers.get(field, "")
+    if not (text.isascii() and text.isdigit() and len(text) <= MAX_DIGITS):
+        raise SourceLies(f"{response.url.host}: {field} is no number: {text[:40]!r}")
+    return int(text)

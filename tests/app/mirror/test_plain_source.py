@@ -19,7 +19,7 @@ from tricklecast.app.core.limits import Limits
 from tricklecast.app.core.registry import Registry
 from tricklecast.app.core.segment import State
 from tricklecast.app.core.state import Channel
-from tricklecast.app.mirror import plain_source
+from tricklecast.app.mirror import plain_feed, plain_source
 from tricklecast.app.mirror.opening import open_source
 from tricklecast.app.mirror.plain_source import PlainSource
 from tricklecast.app.mirror.requests import Requests
@@ -39,7 +39,7 @@ def server() -> Iterator[LocalServer]:
 def quick(monkeypatch: pytest.MonkeyPatch) -> None:
     """Little patience."""
     monkeypatch.setattr(plain_source, "POLL_S", 0.01)
-    monkeypatch.setattr(plain_source, "SILENT_S", 0.2)
+    monkeypatch.setattr(plain_feed, "SILENT_S", (0.2, 0.4))
 
 
 def plain(server: LocalServer, *names: str, last: int = 0) -> PlainSource:
@@ -165,8 +165,8 @@ async def test_a_broken_feed_goes_on_where_it_was(server: LocalServer) -> None:
 @in_loop
 async def test_segments_that_are_not_there(server: LocalServer, monkeypatch: pytest.MonkeyPatch) -> None:
     """One that nobody writes is passed over, one whose publisher is lost is cut; those behind the window are a jump."""
-    monkeypatch.setattr(plain_source, "SKIPPED", 3)
-    monkeypatch.setattr(plain_source, "WINDOW_SEGMENTS", 4)
+    monkeypatch.setattr(plain_feed, "SKIPPED", 3)
+    monkeypatch.setattr(plain_feed, "WINDOW_SEGMENTS", 4)
     with local_server(publisher_grace_s=60, skip_grace_s=0, window_segments=3) as other, other.client() as target:
         channel = target.channel("film").publish(0, b"zero")
         source, copy = plain(other, "film"), Copy("film")
@@ -277,7 +277,7 @@ async def test_a_server_with_the_habits_of_the_reference() -> None:
 @in_loop
 async def test_nothing_comes_for_a_while(monkeypatch: pytest.MonkeyPatch, server: LocalServer) -> None:
     """Beats say that the source is followed; news may be none."""
-    monkeypatch.setattr(plain_source, "BEAT_S", 0.01)
+    monkeypatch.setattr(plain_feed, "BEAT_S", 0.01)
     monkeypatch.setattr(plain_source, "WAIT_S", 0.05)
     with server.client() as target:
         target.channel("still").create()
@@ -292,7 +292,7 @@ async def test_nothing_comes_for_a_while(monkeypatch: pytest.MonkeyPatch, server
         await source.close()
 
 
-async def all_of(feed: plain_source._PlainFeed, copy: Copy) -> None:
+async def all_of(feed: plain_feed.PlainFeed, copy: Copy) -> None:
     """Apply a feed to its end."""
     while copy.replica.receive(await feed.receive()) is None:
         pass
@@ -314,12 +314,12 @@ HEAD = b"HTTP/1.1 200 OK\r\nlp-trickle-latest: 1\r\nlp-trickle-seq: 0\r\n"
 @in_loop
 async def test_servers_that_lie(says: Sequence[bytes], problem: str, monkeypatch: pytest.MonkeyPatch) -> None:
     """The feed fails, and says why."""
-    monkeypatch.setattr(plain_source, "MAX_SEGMENT", 10_000)
+    monkeypatch.setattr(plain_feed, "MAX_SEGMENT", 10_000)
     async with Liar(*says) as liar:
         source, copy = PlainSource(liar.requests, ["c"], lambda name: 0), Copy("c")
         if b"chunked" in says[0]:
-            source._known["c"] = plain_source._Known(1)
-            feed = plain_source._PlainFeed(source, "c", source._known["c"])
+            source._known["c"] = plain_feed.Counted(1)
+            feed = plain_feed.PlainFeed(source, "c", source._known["c"])
             await feed.send(copy.replica.hello())
             with pytest.raises(SourceLies, match=problem):
                 await all_of(feed, copy)
