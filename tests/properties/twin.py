@@ -10,7 +10,8 @@ from dataclasses import replace
 from typing import Final
 
 from tests.properties.heir import Bytes, check_heir, check_prefix, roomy
-from tricklecast.app.core.facts import ChannelCreated, Fact
+from tricklecast.app.core.copies import Copy
+from tricklecast.app.core.facts import ChannelCreated, ChannelEnded, Fact, Journal, SegmentClosed, SegmentOpened
 from tricklecast.app.core.limits import Limits
 from tricklecast.app.core.registry import Registry
 from tricklecast.app.core.rules import OwnedChannel
@@ -100,8 +101,33 @@ class Twin:
             check_prefix(self._history[: len(self._history) - behind], self._limits, owner.active_at)
 
 
+class Heard:
+    """What the journal of a server has heard of a copy: each fact is news, and they have indexes without gaps."""
+
+    def __init__(self, journal: Journal) -> None:
+        self._journal, self._index = journal, journal.index
+        self._open: set[int] = set()
+        self._began = self._over = False
+        journal.subscribe(self.hear, ChannelCreated, ChannelEnded, SegmentOpened, SegmentClosed)
+
+    def hear(self, fact: Fact) -> None:
+        """A fact of the copy."""
+        self._index += 1
+        assert fact.index == self._index == self._journal.index
+        assert self._began is (type(fact) is not ChannelCreated), "it begins once, before all else"
+        assert not self._over, "its end is the last fact"
+        match fact:
+            case SegmentOpened():
+                assert fact.seq not in self._open, "it is told once"
+                self._open.add(fact.seq)
+            case SegmentClosed():
+                assert (fact.seq in self._open) is (fact.size > 0), "what closes with bytes was opened before"
+                self._open.discard(fact.seq)
+        self._began, self._over = True, type(fact) is ChannelEnded
+
+
 class Fed:
-    """A replica of one channel, over a feed that breaks now and then."""
+    """A copy of one channel, over a feed that breaks now and then, or begins anew."""
 
     def __init__(self, owner: Channel, source: Registry) -> None:
         self._owner, self._source = owner, source
@@ -110,8 +136,17 @@ class Fed:
         self._begin()
 
     def _begin(self) -> None:
-        self._target = Registry(roomy(self._source.limits), autocreate=True)
-        self._replica = Replica(self._owner.name, self._target, lambda: 0.0, lambda at_us: at_us / 1e6)
+        self._target = target = Registry(roomy(self._source.limits), autocreate=True)
+        self._heard = Heard(target.journal)
+
+        def begin(epoch: int) -> Channel:
+            copy = target.channels.get(self._owner.name)
+            if not isinstance(copy, Copy) or copy.ended:
+                return target.replicate(self._owner.name, epoch, 0.0, copied=True)
+            copy.begin_again(0.0)
+            return copy
+
+        self._replica = Replica(self._owner.name, target, lambda: 0.0, lambda at_us: at_us / 1e6, fresh=begin)
 
     def end(self) -> None:
         """The channel is forgotten."""
@@ -126,6 +161,8 @@ class Fed:
         if self._feed is None or self._feed.over is not None:
             if self._feed is not None and self._feed.over is FeedEnd.ENDED:
                 return
+            if self._checks % 3 == 0:
+                self._replica.instance = ""  # it is another start of the source, as far as it knows
             (hello,) = Parser("", float).feed(self._replica.hello())
             assert isinstance(hello, Hello)
             self._feed = Feed(self._owner, hello, self._source.budget, "x", lambda at: round(at * 1e6), lambda: None)
@@ -135,6 +172,7 @@ class Fed:
         assert self._feed.over is FeedEnd.ENDED or self._replica.live
         compare(self._replica.channel, self._owner, knows_all=False)
         if self._checks % 8 == 0 and self._replica.live and not self._replica.channel.ended:
+            self._target.journal.listeners.update({kind: [] for kind in self._target.journal.listeners})
             assert isinstance(self._owner, OwnedChannel)
             check_heir(self._target, self._replica.channel, self._owner, self._owner.active_at)
             self._feed.end(FeedEnd.SHUTDOWN)

@@ -5,18 +5,20 @@ from __future__ import annotations
 import asyncio
 import socket
 from collections.abc import Iterator
-from contextlib import contextmanager, suppress
+from contextlib import ExitStack, contextmanager, suppress
 from pathlib import Path
 from typing import Any
 
+from tests.app.data_plane.support import pattern
 from tests.support.local import LocalServer, local_server
-from tests.support.waiting import eventually
+from tests.support.waiting import WITHIN_S, eventually
 from tricklecast.app.clock import to_us
 from tricklecast.app.core.segment import State
 from tricklecast.app.core.state import Channel
 from tricklecast.app.mirror.destination import HeldChannel, ServerDestination
 from tricklecast.app.mirror.sides import HeldCopy, SourceSegment
 from tricklecast.app.replication.transport import send_feed
+from tricklecast.app.tools.conformance.target import RemoteChannel, Target
 from tricklecast.trickle.errors import TrickleError
 
 
@@ -136,3 +138,67 @@ def settled(server: LocalServer) -> None:
         return not (taps or archive.dirty or archive._busy or archive._timer or archive._batch.files)
 
     eventually(lambda: server.inside(idle), what="everything is written")
+
+
+def body(seq: int, size: int = 1000) -> bytes:
+    """Bytes that no other segment has."""
+    return pattern(size, seq * 7919)
+
+
+CLIENTS: dict[int, Target] = {}
+"""By port; the fixture of this folder closes them."""
+
+
+def client(server: LocalServer) -> Target:
+    """A client of a server, whose connections are closed at the end of the test."""
+    return CLIENTS.setdefault(server.port, server.target())
+
+
+def film(server: LocalServer, name: str = "film") -> RemoteChannel:
+    """The channel, as a client of this server sees it."""
+    return client(server).channel(name)
+
+
+class Site:
+    """A source and a destination, each of which can be started again.
+
+    Attributes:
+        source, target: the servers. pair: the feeds between them.
+    """
+
+    def __init__(self, source: Path | None, target: Path | None, **settings: Any) -> None:
+        self._folders, self._settings = (source, target), settings
+        self._stacks = [ExitStack(), ExitStack()]
+        self.source, self.target = self._start(0), self._start(1)
+        self.pair = Pair(self.source, self.target)
+
+    def _start(self, which: int) -> LocalServer:
+        return self._stacks[which].enter_context(durable(self._folders[which], **self._settings))
+
+    def restart_source(self) -> None:
+        """All feeds end with it."""
+        self.pair.stop_all()
+        self._stacks[0].close()
+        self.source = self.pair.source = self._start(0)
+
+    def stop_source(self) -> None:
+        """It is away."""
+        self.pair.stop_all()
+        self._stacks[0].close()
+
+    def restart_target(self) -> None:
+        """All feeds end with it."""
+        self.pair.stop_all()
+        self._stacks[1].close()
+        self.target = self.pair.target = self._start(1)
+
+    def close(self) -> None:
+        """Stop both."""
+        self.pair.stop_all()
+        for stack in self._stacks:
+            stack.close()
+
+
+def run(server: LocalServer, work: Any) -> Any:
+    """Await something in the server's loop."""
+    return asyncio.run_coroutine_threadsafe(work, server.loop).result(WITHIN_S)

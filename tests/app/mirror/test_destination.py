@@ -2,19 +2,16 @@
 
 from __future__ import annotations
 
-import asyncio
 import errno
 import threading
 from collections.abc import Iterator
-from contextlib import ExitStack
 from pathlib import Path
 from typing import Any
 from zlib import crc32
 
 import pytest
 
-from tests.app.data_plane.support import pattern
-from tests.app.mirror.pair import Pair, destination_of, durable, settled
+from tests.app.mirror.pair import Site, body, client, destination_of, film, run, settled
 from tests.support.local import LocalServer
 from tests.support.waiting import WITHIN_S, eventually
 from tricklecast.app.clock import wall_us
@@ -23,78 +20,12 @@ from tricklecast.app.mirror.destination import NotACopy
 from tricklecast.app.storage import archive as archive_module
 from tricklecast.app.storage.archive import Archive
 from tricklecast.app.storage.database import Batch
-from tricklecast.app.tools.conformance.target import RemoteChannel, Target
-
-
-def body(seq: int, size: int = 1000) -> bytes:
-    """Bytes that no other segment has."""
-    return pattern(size, seq * 7919)
-
-
-_CLIENTS: dict[int, Target] = {}
-
-
-@pytest.fixture(autouse=True)
-def _clients() -> Iterator[None]:
-    yield
-    while _CLIENTS:
-        _CLIENTS.popitem()[1].close()
-
-
-def client(server: LocalServer) -> Target:
-    """A client of a server, whose connections are closed at the end of the test."""
-    return _CLIENTS.setdefault(server.port, server.target())
-
-
-def film(server: LocalServer, name: str = "film") -> RemoteChannel:
-    """The channel, as a client of this server sees it."""
-    return client(server).channel(name)
 
 
 @pytest.fixture
 def folder(tmp_path: Path) -> Path:
     """The destination's data directory, which does not exist yet."""
     return tmp_path / "data"
-
-
-class Site:
-    """A source and a destination, each of which can be started again.
-
-    Attributes:
-        source, target: the servers. pair: the feeds between them.
-    """
-
-    def __init__(self, source: Path | None, target: Path | None, **settings: Any) -> None:
-        self._folders, self._settings = (source, target), settings
-        self._stacks = [ExitStack(), ExitStack()]
-        self.source, self.target = self._start(0), self._start(1)
-        self.pair = Pair(self.source, self.target)
-
-    def _start(self, which: int) -> LocalServer:
-        return self._stacks[which].enter_context(durable(self._folders[which], **self._settings))
-
-    def restart_source(self) -> None:
-        """All feeds end with it."""
-        self.pair.stop_all()
-        self._stacks[0].close()
-        self.source = self.pair.source = self._start(0)
-
-    def stop_source(self) -> None:
-        """It is away."""
-        self.pair.stop_all()
-        self._stacks[0].close()
-
-    def restart_target(self) -> None:
-        """All feeds end with it."""
-        self.pair.stop_all()
-        self._stacks[1].close()
-        self.target = self.pair.target = self._start(1)
-
-    def close(self) -> None:
-        """Stop both."""
-        self.pair.stop_all()
-        for stack in self._stacks:
-            stack.close()
 
 
 @pytest.fixture
@@ -313,11 +244,6 @@ def test_a_destination_without_storage_has_the_window(tmp_path: Path) -> None:
     site.pair.follow()
     film(site.target).has(3, body(3), epoch=1)
     site.close()
-
-
-def run(server: LocalServer, work: Any) -> Any:
-    """Await something in the server's loop."""
-    return asyncio.run_coroutine_threadsafe(work, server.loop).result(WITHIN_S)
 
 
 # History.
