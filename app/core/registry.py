@@ -269,7 +269,7 @@ class Registry:
         """
         if (before := self.channels.get(name)) is not None and not before.ended:
             raise LocalProtocolError(f"{before!r} is here, and has not ended")
-        self._make_room(name, counts=copied)
+        self._make_room(name, counts=copied and not is_reserved(name))
         if copied:
             self._tombstones.pop(name, None)
             channel: Channel = self._copy(name, epoch, "", now, NO_LIFE)
