@@ -195,7 +195,10 @@ def test_healthy_readers_are_measured_among_stalled_ones() -> None:
 @LINUX
 @pytest.mark.parametrize(
     ("name", "cases"),
-    [("loopers", ("missing, new connections", "ended, keep-alive")), ("refusals", ("kept", "channel full"))],
+    [
+        ("loopers", ("missing, new connections", "ended, keep-alive")),
+        pytest.param("refusals", ("kept", "channel full"), marks=pytest.mark.long),
+    ],
 )
 def test_repeated_requests_are_answered_and_counted(name: str, cases: tuple[str, ...]) -> None:
     """Clients in a loop get the answer that they are meant to get, each time, and its cost is told."""
@@ -351,6 +354,7 @@ def test_measures_a_hop_between_two_nodes(monkeypatch: pytest.MonkeyPatch) -> No
     assert text.getvalue().count("1.00 of 1.3: met") == 3
 
 
+@pytest.mark.long
 @LINUX
 def test_audiences_are_compared_with_plain_readers() -> None:
     """Readers of a film, of dashboards and of what is over get bytes, and the table has each kind of them."""

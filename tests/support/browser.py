@@ -114,6 +114,11 @@ def tab(tabs: Callable[..., Watched]) -> Watched:
     return tabs(viewport={"width": 1280, "height": 800})
 
 
+def wait_for(page: Page, expression: str, arg: object = None) -> None:
+    """Wait until an expression of a page is true: it is asked ten times a second, and not at every picture."""
+    page.wait_for_function(expression, arg=arg, polling=100)
+
+
 def barriers(page: Page) -> list[str]:
     """What axe-core finds that keeps people from using the page: violations of WCAG 2.2, level AA."""
     page.evaluate(AXE.read_text(encoding="utf-8"))

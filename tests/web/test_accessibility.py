@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterator
 import httpx
 import pytest
 
-from tests.support.browser import Watched, barriers
+from tests.support.browser import Watched, barriers, wait_for
 from tests.support.server import RunningServer, serve
 
 LOOKS = {"light": (1280, 800), "dark": (390, 844)}
@@ -34,4 +34,4 @@ def test_a_page_can_be_used_by_all(server: RunningServer, tabs: Callable[..., Wa
     tab.expected += ["404"]  # the channel that does not exist
     page = tab.open(server.url + path)
     assert barriers(page) == []
-    page.wait_for_function("document.documentElement.scrollWidth <= document.documentElement.clientWidth")
+    wait_for(page, "document.documentElement.scrollWidth <= document.documentElement.clientWidth")

@@ -14,7 +14,7 @@ import pytest
 from playwright.sync_api import Page
 
 from tests.publisher.media.clips import make_clip
-from tests.support.browser import Watched
+from tests.support.browser import Watched, wait_for
 from tests.support.hls import read
 from tests.support.server import RunningServer, serve
 from tests.support.waiting import WITHIN_S, eventually
@@ -88,7 +88,7 @@ def plays(page: Page, pictures: int = 25) -> None:
     """Wait until so many more pictures were shown, at rising times."""
     frames = "video.getVideoPlaybackQuality().totalVideoFrames"
     shown = page.evaluate(frames)
-    page.wait_for_function(f"{frames} >= {shown + pictures} && !video.paused && video.readyState >= 2")
+    wait_for(page, f"{frames} >= {shown + pictures} && !video.paused && video.readyState >= 2")
 
 
 @pytest.mark.parametrize("container", ["mpegts", "fmp4"])
@@ -102,7 +102,7 @@ def test_hls_js_plays_on(server: RunningServer, player: Page, container: str) ->
         details = player.evaluate(f"(({DETAILS}) => ({DETAILS}))(hls.latestLevelDetails)")
         assert (details["live"], details["canBlockReload"]) == (True, True)
         assert 0 < details["partTarget"] <= 0.4
-        player.wait_for_function("hls.latency > 0 && hls.latency < 4")
+        wait_for(player, "hls.latency > 0 && hls.latency < 4")
         kill()
     with published(url, container):
         plays(player)
@@ -118,7 +118,7 @@ def test_hls_js_plays_on(server: RunningServer, player: Page, container: str) ->
 def goes_on(page: Page, seconds: float) -> None:
     """Wait until so much more was played, without a jump over what is missing."""
     begun = page.evaluate("video.currentTime")
-    page.wait_for_function(f"video.currentTime >= {begun + seconds} && !video.paused")
+    wait_for(page, f"video.currentTime >= {begun + seconds} && !video.paused")
     assert page.evaluate("video.buffered.length") == 1
 
 
@@ -155,9 +155,7 @@ def test_av1_and_vp9_play(
         assert shaka.evaluate("fatal") == []
         shaka.evaluate("player.destroy()")
         page = tab.open(f"{server.url}/watch/{video}")
-        page.wait_for_function(
-            "() => document.getElementById('video').getVideoPlaybackQuality().totalVideoFrames >= 25"
-        )
+        wait_for(page, "() => document.getElementById('video').getVideoPlaybackQuality().totalVideoFrames >= 25")
 
 
 def test_shaka_plays_sound_alone_in_mp4(server: RunningServer, tab: Watched, tmp_path: Path) -> None:
@@ -186,7 +184,7 @@ def test_shaka_shows_the_dates_of_a_film_that_is_published_at_once(server: Runni
     command = [sys.executable, "-m", "tricklecast", "publish", url, "testsrc:duration=12s,size=320x180"]
     subprocess.run([*command, "--container", "fmp4", "--no-realtime", "--leave-open"], check=True, capture_output=True)
     page.evaluate("async url => { await player.attach(video); await player.load(url) }", f"{url}/index.m3u8")
-    page.wait_for_function("() => video.getVideoPlaybackQuality().totalVideoFrames >= 5")
+    wait_for(page, "() => video.getVideoPlaybackQuality().totalVideoFrames >= 5")
     dates = [segment.date for segment in read(httpx.get(f"{url}/index.m3u8").text).whole]
     assert dates[0] is not None
     shown_ms, at_s = page.evaluate("[player.getPlayheadTimeAsDate().getTime(), video.currentTime]")

@@ -19,7 +19,7 @@ from playwright.sync_api import Page, expect
 
 from tests.publisher.media.clips import make_clip
 from tests.subscriber.check.segments import cut
-from tests.support.browser import Watched, barriers
+from tests.support.browser import Watched, barriers, wait_for
 from tests.support.forked import forked
 from tests.support.ports import free_port
 from tests.support.server import RunningServer, serve
@@ -130,7 +130,7 @@ def publishing(base: str, channel: str, source: str | Path, *options: str, token
 
 def plays(page: Page, seconds: float = 1.0, frames: int = 10) -> None:
     """Wait until the page has played so much media, and has shown so many pictures."""
-    page.wait_for_function(PLAYED, arg={"seconds": seconds, "frames": frames})
+    wait_for(page, PLAYED, arg={"seconds": seconds, "frames": frames})
 
 
 def shows(page: Page, name: str, pattern: str) -> None:
@@ -176,7 +176,7 @@ def test_the_player_goes_on_with_another_publisher(server: RunningServer, tab: W
     expect(page.locator("#state-title")).to_have_text("The channel has ended")
     before = page.evaluate("video.currentTime")
     with publishing(server.base, "again", OTHER, "--container", "fmp4"):
-        page.wait_for_function("() => video.videoWidth === 160")
+        wait_for(page, "() => video.videoWidth === 160")
         plays(page, before + 1, 30)
         shows(page, "Codecs", ",opus$")
 
@@ -334,9 +334,9 @@ def test_a_segment_that_was_cut_short_stops_nothing(
         httpx.post(f"{server.base}/cut-{container}/{seq}", content=content).raise_for_status()
         if seq == 0:
             page = tab.open(f"{server.url}/watch/cut-{container}")
-            page.wait_for_function(BUFFERED, arg=0.9)
+            wait_for(page, BUFFERED, arg=0.9)
             source = page.evaluate("video.src")
-    page.wait_for_function(BUFFERED, arg=4)
+    wait_for(page, BUFFERED, arg=4)
     shows(page, "Segment", "^5, missing 0, cut 1$")
     assert page.evaluate("video.src") == source
 
@@ -387,21 +387,21 @@ def test_a_paused_player_stops_reading(server: RunningServer, tab: Watched, tmp_
 
     post(0)
     page = tab.open(f"{server.url}/watch/paused")
-    page.wait_for_function(BUFFERED, arg=3)
-    page.wait_for_function("() => !document.getElementById('video').paused")
+    wait_for(page, BUFFERED, arg=3)
+    wait_for(page, "() => !document.getElementById('video').paused")
     page.keyboard.press("k")
     page.evaluate("video.currentTime = 2")  # where it was stopped decides with which segment it has enough
     asked: list[str] = []
     page.on("request", lambda request: asked.append(request.url.rsplit("/", 1)[1]))
     for seq in range(1, 6):
         post(seq)
-        page.wait_for_function(BUFFERED, arg=4 * seq + 3)
+        wait_for(page, BUFFERED, arg=4 * seq + 3)
     post(6)  # the page sees that it begins, and has enough
-    page.wait_for_function("() => performance.getEntriesByName(location.origin + '/trickle/paused/7').length > 0")
+    wait_for(page, "() => performance.getEntriesByName(location.origin + '/trickle/paused/7').length > 0")
     for seq in range(7, 10):
         post(seq)
     page.keyboard.press("k")
-    page.wait_for_function(BUFFERED, arg=26)
+    wait_for(page, BUFFERED, arg=26)
     assert "8" not in asked
     assert "-2" in asked
 

@@ -84,16 +84,17 @@ def test_a_difference_is_told(differs: str, tmp_path: Path) -> None:
     """What 90 % of the clients of a storm have in common, and others have as often as chance has it."""
     found = incidents(write(tmp_path / "a.jsonl", traffic(1, differs)))
     worst = found[0]["lifts"]
+    shown = " ".join(invoke(tmp_path / "a.jsonl").stdout.split())
     assert {one["kind"] for one in worst} == {differs} | ({"user agent"} if differs == "release" else set())
     for one in worst:
         assert one["name"].startswith(VALUES[differs][-1])
         assert 0.8 < one["here"] <= 1
         assert one["others"] < 0.5
-        assert one["words"] in " ".join(invoke(tmp_path / "a.jsonl").stdout.split())
+        assert one["words"] in shown
     assert not any(one["lifts"] for one in found[1:])
 
 
-@pytest.mark.parametrize("seed", range(3))
+@pytest.mark.parametrize("seed", range(2))
 def test_no_difference_is_invented(seed: int, tmp_path: Path) -> None:
     """Clients that are like all others have nothing that sets them apart; nor has one client, whatever it is like."""
     lines = traffic(seed)

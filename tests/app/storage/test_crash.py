@@ -78,10 +78,14 @@ def moving(folder: Path, how: str, seams: list[str], seed: int) -> int:
 
 @pytest.mark.parametrize("ack", PROMISED)
 def test_a_killed_server_loses_nothing_that_it_promised(tmp_path: Path, ack: str) -> None:
-    """A sample of the seams, one after the other in one folder; publishers go on after each."""
+    """A sample of the seams, one after the other in one folder; publishers go on after each.
+
+    Where nothing is promised, what is left must be sound: a smaller sample.
+    """
     seams = [seam for mode, seam in SEAMS if mode == ack]
     rng = random.Random(ack)
-    assert rounds(tmp_path / "data", ack, ["unlink-seg:1:after", *rng.sample(seams, 5), ""], seed=1)
+    sample = rng.sample(seams, 5 if PROMISED[ack].acked else 2)
+    assert rounds(tmp_path / "data", ack, ["unlink-seg:1:after", *sample, ""], seed=1)
 
 
 def killed_workers(folder: Path, ack: str, servers: int, seed: int) -> int:
