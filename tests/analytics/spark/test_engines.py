@@ -87,7 +87,7 @@ def balanced() -> list[str]:
 
 
 @pytest.mark.usefixtures("settings")
-@pytest.mark.parametrize("corpus", ["scenarios", "chaos", "web", "empty"])
+@pytest.mark.parametrize("corpus", ["scenarios", pytest.param("chaos", marks=pytest.mark.long), "web", "empty"])
 def test_the_engines_agree(spark: SparkSession, tmp_path: Path, corpus: str, monkeypatch: pytest.MonkeyPatch) -> None:
     """Row by row, and incident by incident, also where clients of one network are in several partitions, and with other
     settings and another time zone; and every table of every step keeps its contract."""

@@ -58,7 +58,9 @@ def has_processes(group: int) -> bool:
     return True
 
 
-@pytest.mark.parametrize(("number", "code"), [(signal.SIGINT, 130), (signal.SIGTERM, 143)])
+@pytest.mark.parametrize(
+    ("number", "code"), [(signal.SIGINT, 130), pytest.param(signal.SIGTERM, 143, marks=pytest.mark.long)]
+)
 def test_a_signal_leaves_no_process(number: signal.Signals, code: int, tmp_path: Path) -> None:
     """Ctrl-C or SIGTERM during publishing ends the server, the publishers and the subscribers."""
     clip = tmp_path / "clip.mp4"
