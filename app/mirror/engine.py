@@ -217,8 +217,12 @@ class Mirror:
 
     def _tell(self, channel: str, error: BaseException | str) -> str:
         text = str(error) or type(error).__name__
+        before = [one for one in self._errors if one[1:] == (channel, text)]
+        for one in before:
+            self._errors.remove(one)
+        if not before:  # or a row that fails again and again would fill the log
+            logger.warning("mirror of %s: %s%s", self.address, f"{channel!r}: " if channel else "", text)
         self._errors.append(Trouble(self._wall(), channel, text))
-        logger.warning("mirror of %s: %s%s", self.address, f"{channel!r}: " if channel else "", text)
         return text
 
     async def _commit(self) -> None:
@@ -540,8 +544,10 @@ class Mirror:
             seqs = [after, *(one.seq for one in page)]
             if any(a >= b for a, b in pairwise(seqs)) or listed > MAX_LISTED:
                 raise SourceLies(f"its list of the segments of {name!r} goes back, or has no end")
-            other = [one for one in page if (copy := have.get(one.seq)) and _differs(one, copy.size, copy.crc)]
-            self._copy_again(truth, other)
+            here = [(one, have[one.seq]) for one in page if one.seq in have]
+            self._copy_again(truth, [one for one, copy in here if _differs(one, copy.size, copy.crc)])
+            right = [copy for one, copy in here if one.seq not in known and not _differs(one, copy.size, copy.crc)]
+            self.registry.arrived(truth, right, self._wall())
             lacking = [one for one in page if one.seq not in have]
             now = self._wall()
             self.registry.add(truth, [one for one in lacking if one.seq < top], now)
@@ -569,9 +575,7 @@ class Mirror:
                         await self._pace.wait(live=False)
                         patience.reschedule(self._now() + SILENCE_S)
             if size != told.size or told.crc not in (None, crc):
-                raise SourceLies(
-                    f"segment {row.seq} has {size} bytes with CRC {crc:08x}, and not what it was listed with"
-                )
+                raise SourceLies(f"it came with {size} bytes and the CRC-32 {crc:08x}, and not as it was listed")
             self._show(row, body, crc)
         except RegistryError:
             raise
@@ -627,12 +631,13 @@ class Mirror:
 
     async def _verify_some(self, name: str, epoch: int, rows: Sequence[SegmentRow]) -> None:
         there: dict[int, SourceSegment] = {}
-        follower = self._followers.get(name)
-        if follower is not None and follower.truth.epoch == epoch:
-            with suppress(SourceError, OSError):  # then only what is here is checked
-                async with asyncio.timeout(ANSWER_S):
-                    there = {one.seq: one for one in await self.source.segments(name, epoch, rows[0].seq - 1)}
+        follower, asked = self._followers.get(name), -1
         for row in rows:
+            if follower is not None and follower.truth.epoch == epoch and row.seq > asked:
+                with suppress(SourceError, OSError):  # then only what is here is checked
+                    async with asyncio.timeout(ANSWER_S):
+                        there = {one.seq: one for one in await self.source.segments(name, epoch, row.seq - 1)}
+                asked = max(there, default=row.seq)
             crc = await self.destination.checksum(name, epoch, row.seq)
             if crc is None or row.crc not in (None, crc):
                 if self.registry.is_current(row):
@@ -643,15 +648,11 @@ class Mirror:
                     self.not_kept(name, epoch, row.seq)
                 continue
             told = there.get(row.seq)
-            if (
-                told is not None
-                and follower is not None
-                and _differs(told, row.size, crc)
-                and self.registry.is_current(row)
-            ):
+            if follower is not None and told is not None and _differs(told, row.size, crc):
                 self.mismatches += 1
                 self._tell(name, f"segment {row.seq} is another one at the source, and is copied again")
-                self._copy_again(follower.truth, [told])
+                if self.registry.is_current(row):
+                    self._copy_again(follower.truth, [told])
             self.registry.verified(row, crc, self._wall())
             await asyncio.sleep(row.size / VERIFY_RATE)
 

@@ -46,7 +46,7 @@ class Pace:
         while self.most is not None:
             now = asyncio.get_running_loop().time()
             pause = self._ahead / self.most - (now - self._at) - (LEAD_S if live else 0.0)
-            if pause <= 0:
+            if pause < 0.001:
                 break
             await asyncio.sleep(pause)
 

@@ -395,7 +395,8 @@ class MirrorRegistry:
             " ON CONFLICT DO UPDATE SET created_us = excluded.created_us, ending = excluded.ending,"
             " size = excluded.size, crc = excluded.crc, opened_us = excluded.opened_us, closed_us = excluded.closed_us,"
             " state = 'pending', version = excluded.version, at = excluded.at, next_at = excluded.next_at, error = '',"
-            " attempts = 0, verified = 0 WHERE state = 'failed' AND next_at IS NULL",
+            " attempts = 0, verified = 0 WHERE (state = 'failed' AND next_at IS NULL)"
+            " OR (state IN ('pending', 'failed') AND (size, crc) IS NOT (excluded.size, excluded.crc))",
             ((*channel, *told, version, now, next_at) for told in segments),
         )
 

@@ -17,7 +17,7 @@ from __future__ import annotations
 
 import asyncio
 import errno
-from collections import defaultdict
+from collections import Counter, defaultdict
 from collections.abc import AsyncGenerator, AsyncIterator, Callable, Iterable, Mapping, Sequence
 from contextlib import asynccontextmanager, suppress
 from itertools import count
@@ -51,7 +51,7 @@ from tricklecast.trickle.errors import TrickleError
 NAMES: Final = ("a", "b", "tv.1")
 WIDE: Final = ("*",)
 NARROW: Final = ("tv.*", "b")
-LIMITS: Final = Limits(window_segments=3, window_age_s=1e9, idle_timeout_s=1e9, tombstone_s=1e9, channel_drain_s=1e9)
+LIMITS: Final = Limits(window_segments=2, window_age_s=1e9, idle_timeout_s=1e9, tombstone_s=1e9, channel_drain_s=1e9)
 BASE_S: Final = 1_000_000.0
 """The wall clock at the beginning: no time is 0."""
 
@@ -101,20 +101,22 @@ class ModelSource:
         life: of each name, what lives now.
         lives: by name, from which index on what lived.
         closed: by life and seq: the closed segments. bytes: all bytes that ever were at a place.
-        lies: how many answers will be wrong.
+        lies: how many answers will be wrong. asked: how often what was asked for.
     """
 
     def __init__(self, world: World) -> None:
         self.world, self.dice, self.loop = world, world.dice, world.loop
         self.up = True
         self.lies = self.starts = self.index = self.floor = 0
+        self.asked: Counter[str] = Counter()
         self.log: list[tuple[int, Noted]] = []
         self.lives: dict[str, list[tuple[int, Life | None]]] = defaultdict(lambda: [(0, None)])
         self.closed: dict[Life, dict[int, SourceSegment]] = defaultdict(dict)
         self.bytes: dict[Life, dict[int, bytes]] = defaultdict(dict)
         self.writers: dict[str, list[Writer[Any]]] = defaultdict(list)
-        self._waits: set[asyncio.Future[None]] = set()
-        self._news: set[asyncio.Future[None]] = set()
+        # Dicts for their order: the same seed does the same.
+        self._waits: dict[asyncio.Future[None], None] = {}
+        self._news: dict[asyncio.Future[None], None] = {}
         self._feeds: list[Feed] = []
         self._begin()
 
@@ -240,21 +242,22 @@ class ModelSource:
             seconds = 100.0  # longer than anybody waits
         if seconds:
             waiting = self.loop.create_future()
-            self._waits.add(waiting)
+            self._waits[waiting] = None
             timer = self.loop.call_later(seconds, _wake, waiting)
             try:
                 await waiting
             finally:
                 timer.cancel()
-                self._waits.discard(waiting)
+                del self._waits[waiting]
         if not self.world.calm and self.dice.random() < 0.02:
             raise SourceError("the connection broke")
 
     async def look(self) -> Listing:
+        self.asked["look"] += 1
         await self._pause()
         lives = [life for name in self.lives if (life := self.life(name)) is not None]
         listing = Listing(self.instance, self.index, [SourceChannel(*life) for life in lives])
-        await self._pause()
+        await self._pause(self.dice.choice((0.001, 1.0, 4.0)))
         if listing.instance != self.instance:
             raise SourceError("the connection broke")
         self.world.delivered.update(dict.fromkeys(NAMES, listing.index))
@@ -264,18 +267,18 @@ class ModelSource:
         await self._pause()
         if instance == self.instance and after == self.index:
             waiting = self.loop.create_future()
-            self._news.add(waiting)
+            self._news[waiting] = None
             timer = self.loop.call_later(20.0, _wake, waiting)
             try:
                 await waiting
             finally:
                 timer.cancel()
-                self._news.discard(waiting)
+                del self._news[waiting]
         if instance != self.instance or after < self.floor:
             raise IndexTooOld("begin with a look")
         upto = self.dice.randint(min(after + 1, self.index), self.index)
         names = [noted for index, noted in self.log if after < index <= upto]
-        if self.log and self.dice.random() < 0.3:  # once more, and in another order
+        if self.log and not self.world.calm and self.dice.random() < 0.3:  # once more, and in another order
             names += [self.dice.choice(self.log)[1] for _ in range(2)]
             self.dice.shuffle(names)
         await self._pause()
@@ -287,6 +290,7 @@ class ModelSource:
         return News(upto, names)
 
     async def channel(self, name: str) -> SourceChannel | None:
+        self.asked["channel"] += 1
         await self._pause()
         life, instance = self.life(name), self.instance
         await self._pause()
@@ -295,6 +299,7 @@ class ModelSource:
         return None if life is None else SourceChannel(*life)
 
     async def segments(self, name: str, epoch: int, after: int) -> Sequence[SourceSegment]:
+        self.asked["segments"] += 1
         await self._pause()
         life = self.life(name)
         if life is None or life.epoch != epoch:
@@ -304,20 +309,22 @@ class ModelSource:
         return page
 
     async def read(self, name: str, epoch: int, segment: SourceSegment) -> AsyncGenerator[bytes, None]:
+        self.asked["read"] += 1
         await self._pause()
         life = self.life(name)
         if life is None or life.epoch != epoch or segment.seq not in self.closed[life]:
             raise GoneThere(f"segment {segment.seq} of {name!r} is gone")
         body = self.bytes[life][segment.seq]
-        if self.lies and not self.world.calm:
+        if self.lies:
             self.lies -= 1
             body = self.dice.choice((body[:-1], body + b"x", bytes(len(body))))
         for at in range(0, len(body), 20):
-            await self._pause()
+            await self._pause(self.dice.choice((0.001, 0.1, 1.0, 4.0)))
             yield body[at : at + 20]
 
     @asynccontextmanager
     async def follow(self, name: str) -> AsyncIterator[_Stream]:
+        self.asked["follow"] += 1
         await self._pause()
         if self.life(name) is None:
             raise GoneThere(f"{name!r} is gone")
@@ -659,13 +666,18 @@ class World:
         name = dice.choice(NAMES)
         match dice.choices(_WHAT, _WEIGHTS)[0]:
             case "write":
-                for _ in range(dice.choice((1, 1, 6))):
+                for _ in range(dice.choice((1, 1, 8))):
                     source.write(name, whole=dice.random() < 0.7)
             case "delete":
-                source.delete(name)
+                # Rather one of which copies are under way.
+                source.delete(dice.choice([row.name for row in self.registry.missing()[1]] or [name]))
             case "begin anew":
                 source.delete(name)
-                source.write(name, whole=True)
+                if self.mirror is not None and dice.random() < 0.5:
+                    self.mirror.look_again()  # the list may say what is in between
+                await self.passes(dice.choice(STEPS))
+                for _ in range(dice.choice((1, 8))):
+                    source.write(name, whole=True)
             case "source restarts":
                 source.restart(stored=dice.random() < 0.6)
             case "source goes":
@@ -696,6 +708,8 @@ class World:
                 self.start()
             case "disk":
                 destination.full = not destination.full
+            case "look" if self.mirror is not None:
+                self.mirror.look_again()
             case "resync" if self.mirror is not None:
                 self.mirror.resync(None if dice.random() < 0.5 else [name])
         await self.passes(dice.choice(STEPS))
@@ -743,7 +757,9 @@ class World:
                 if stored.get(seq) != source.bytes[life][seq]:
                     return f"segment {seq} of {life} is {stored.get(seq)!r:.50} here"
             for seq, body in stored.items():
-                if body != source.bytes[life].get(seq):
+                # One that is not there any more may be truncated here: nobody has the rest.
+                truth = source.bytes[life].get(seq, b"")
+                if body != (truth if seq in source.closed[life] else truth[: len(body)]):
                     return f"segment {seq} of {life} is stale"
             if destination.stores and registry.synced(name, life.epoch).keys() != stored.keys():
                 return f"{life} has the rows {registry.synced(name, life.epoch)}, and {stored.keys()} are here"
@@ -757,7 +773,10 @@ class World:
         return ""
 
     async def end(self) -> None:
-        await self.stop()
+        """Also after a violation."""
+        if self._running is not None:
+            self._running.cancel()
+            await asyncio.gather(self._running, return_exceptions=True)
         self.registry.close()
 
 
@@ -783,8 +802,8 @@ class _Watched(MirrorRegistry):
 
 _CHANCES: Final = {
     "write": 12, "delete": 3, "begin anew": 4, "source restarts": 1, "source goes": 1, "source comes": 2,
-    "news are forgotten": 1, "history is forgotten": 1, "lies": 1, "select": 2, "own": 1, "restart": 1, "kill": 1,
-    "disk": 0.5, "resync": 1,
+    "news are forgotten": 2, "history is forgotten": 1, "lies": 1, "select": 2, "own": 1, "restart": 1, "kill": 1,
+    "disk": 0.5, "look": 1, "resync": 1,
 }  # fmt: skip
 _WHAT, _WEIGHTS = [*_CHANCES], [*_CHANCES.values()]
 
@@ -802,12 +821,14 @@ def run(
 
         async def go() -> None:
             world.start()
-            await world.rest()
-            for _ in range(rounds):
-                for _ in range(world.dice.randint(2, 8)):
-                    await world.step()
+            try:
                 await world.rest()
-            await world.end()
+                for _ in range(rounds):
+                    for _ in range(world.dice.randint(2, 8)):
+                        await world.step()
+                    await world.rest()
+            finally:
+                await world.end()
 
         runner.run(go())
     return world
