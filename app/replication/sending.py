@@ -10,11 +10,13 @@ import asyncio
 import logging
 from collections import Counter
 from collections.abc import Callable
+from functools import partial
 from typing import Final
 
 from tricklecast.app.clock import to_us
 from tricklecast.app.core.registry import Registry
 from tricklecast.app.core.rules import OwnedChannel
+from tricklecast.app.replication.feed import Feed
 from tricklecast.app.replication.records import FeedEnd, FeedError
 from tricklecast.app.replication.transport import send_feed
 from tricklecast.trickle.records import Reason
@@ -41,6 +43,7 @@ class Sending:
     def __init__(self, registry: Registry) -> None:
         self._registry = registry
         self.tasks: dict[asyncio.Task[object], OwnedChannel] = {}
+        self._feeds: dict[asyncio.Task[object], Feed] = {}  # of those that have begun
         self.sent = 0
         self.ends: Counter[str] = Counter(dict.fromkeys(FeedEnd, 0))
 
@@ -65,7 +68,8 @@ class Sending:
         self.tasks[task] = channel
         self.sent += 1
         try:
-            over = await send_feed(channel, reader, writer, self._registry, to_us, count)
+            begun = partial(self._feeds.__setitem__, task)
+            over = await send_feed(channel, reader, writer, self._registry, to_us, begun, count)
             self.ends[over] += 1
             return REASONS[over]
         except FeedError as error:
@@ -76,6 +80,7 @@ class Sending:
             return Reason.EVICTED if isinstance(error, TimeoutError) else Reason.CLIENT_GONE
         finally:
             del self.tasks[task]
+            self._feeds.pop(task, None)
 
     def stop(self, channel: OwnedChannel) -> None:
         """End the feeds of a channel that another server goes on with: those who follow look for it there."""
@@ -86,5 +91,9 @@ class Sending:
         """While this server stops: end the feeds of channels that nobody publishes to any more."""
         if self._registry.shutting_down:
             for task, channel in list(self.tasks.items()):
-                if not any(segment.written for segment in channel.unclosed):
+                if any(segment.written for segment in channel.unclosed):
+                    continue
+                if (feed := self._feeds.get(task)) is None:
                     task.cancel()
+                else:
+                    feed.end(FeedEnd.SHUTDOWN)

@@ -57,6 +57,7 @@ async def send_feed(
     writer: asyncio.StreamWriter,
     registry: Registry,
     to_us: Callable[[float], int],
+    begun: Callable[[Feed], None] | None = None,
     count: Callable[[int], None] | None = None,
 ) -> FeedEnd:
     """Send the feed of a channel of which this is the owner until it ends or the replica leaves; close the connection.
@@ -64,7 +65,7 @@ async def send_feed(
     Args:
         reader, writer: the connection; its only record is the replica's ``HELLO``.
         to_us: turns the registry's time into microseconds since 1970.
-        count: told of the bytes of each write that the connection has taken.
+        begun: gets the feed, which may be ended from outside. count: told of the bytes of each write.
 
     Raises:
         FeedError: the replica sent something else.
@@ -79,7 +80,7 @@ async def send_feed(
             over = FeedEnd.VERSION
             put(writer, [record(End(over))])
         else:
-            over = await _send(channel, hello, reader, writer, registry, to_us, count)
+            over = await _send(channel, hello, reader, writer, registry, to_us, begun, count)
         writer.close()
         with suppress(OSError):  # the replica has all that it needs, and may have closed the connection, too
             async with asyncio.timeout(STALL_S):
@@ -106,10 +107,13 @@ async def _send(
     writer: asyncio.StreamWriter,
     registry: Registry,
     to_us: Callable[[float], int],
+    begun: Callable[[Feed], None] | None,
     count: Callable[[int], None] | None,
 ) -> FeedEnd:
     news = asyncio.Event()
     feed = Feed(channel, hello, registry.budget, registry.instance, to_us, news.set)
+    if begun is not None:
+        begun(feed)
     left = asyncio.ensure_future(reader.read(1))
     left.add_done_callback(lambda _: news.set())
     try:

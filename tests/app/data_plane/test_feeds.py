@@ -238,7 +238,8 @@ def test_a_feed_ends_with_the_publishers_when_its_server_stops() -> None:
             follower.until_live()
             idle.until_live()
             server.stop()
-            assert idle.gone()
+            idle.until(lambda: False)
+            assert idle.over is FeedEnd.SHUTDOWN
             with follow(server, "film") as refused:
                 assert (refused.answered(), "retry-after" in refused.headers) == (503, True)
             upload.chunk(b", two").stored()
