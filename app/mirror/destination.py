@@ -10,7 +10,7 @@ written twice. Only another epoch ends the copy.
 
 **Names are not shared.** A channel that began here is never mixed with one of the source that has the same name. Of a
 lower epoch it ends, and the copy follows it; otherwise the copy is refused (:class:`NotACopy`), until somebody gives
-the channel up (:meth:`ServerDestination.give_up`).
+the channel up (:meth:`ServerDestination.give_up`). Copies give way to what the source has now.
 
 **Promotion** makes each copy a channel of this server, one epoch up, in one step: its row in the data directory gets
 the new epoch, and stops to be that of a copy, in one transaction. So after a crash in the middle each channel is either
@@ -176,10 +176,13 @@ class ServerDestination:
         registry = self.plane.registry
         copy, last = self.copy(name), registry.last_epoch(name)
         if copy is None or copy.epoch != epoch:
-            if last > epoch or (last == epoch and not self._was_copy(name)):
+            if last >= epoch and not self._were_copies(name, epoch):
                 raise NotACopy(
                     f"this server has had a channel {name!r} up to epoch {last}, which is no copy of epoch {epoch}"
                 )
+            if last > epoch:
+                logger.warning("the source counts the epochs of %r anew: its copies up to epoch %d go", name, last)
+                self.give_up(name, epoch)
             self._end(name, EndReason.MOVED)
         return HeldChannel(self, name, epoch, closed)
 
@@ -201,12 +204,12 @@ class ServerDestination:
         if (copy := self.copy(name)) is not None:
             self.plane.registry.end_copy(copy, self.plane.clock(), EndReason.MOVED)
 
-    def give_up(self, name: str) -> None:
-        """Forget a channel of this server with all of its segments, so that a copy may have its name and any epoch."""
+    def give_up(self, name: str, epoch: int = 1) -> None:
+        """Forget a channel of this server with its segments, from an epoch on, so that a copy may have that one."""
         self._end(name, EndReason.MOVED)
         self.plane.registry.forget(name)
         if self._archive is not None:
-            self._archive.forget(name)
+            self._archive.forget(name, epoch)
 
     # Bytes, again.
 
@@ -300,11 +303,11 @@ class ServerDestination:
         stored = None if self._archive is None else self._archive.latest.get(name)
         return stored if stored is not None and stored.copied and stored.row.epoch == epoch else None
 
-    def _was_copy(self, name: str) -> bool:
-        """Whether the last channel of this name, which has ended, was a copy."""
-        if self._archive is not None and (stored := self._archive.latest.get(name)) is not None:
-            return stored.copied
-        return not isinstance(self.plane.registry.channels.get(name), OwnedChannel)
+    def _were_copies(self, name: str, epoch: int) -> bool:
+        """Whether all channels of this name, from an epoch on, were copies."""
+        stored = [] if self._archive is None else self._archive.epochs_of(name, epoch)
+        is_own = isinstance(self.plane.registry.channels.get(name), OwnedChannel)
+        return all(one.copied for one in stored) and not (is_own and not stored)
 
     def _end(self, name: str, reason: EndReason) -> None:
         plane = self.plane

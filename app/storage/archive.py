@@ -500,9 +500,13 @@ class Archive:
         stored.row = stored.row._replace(epoch=epoch)
         self.epochs[name] = epoch
 
-    def forget(self, name: str) -> None:
-        """Forget all channels of this name, with their segments. The registry has ended and forgotten the last one."""
-        for stored in [one for one in self._all() if one.row.name == name]:
+    def epochs_of(self, name: str, first: int) -> list[StoredChannel]:
+        """What is stored under this name, from an epoch on."""
+        return [one for one in self._all() if one.row.name == name and one.row.epoch >= first]
+
+    def forget(self, name: str, first: int) -> None:
+        """Forget the channels of this name from an epoch on, with their segments. The registry has forgotten them."""
+        for stored in self.epochs_of(name, first):
             self._discard(stored)
         self.kick()
 

@@ -458,19 +458,23 @@ def test_a_channel_of_this_server_is_never_mixed_with_a_copy(site: Site) -> None
     film(site.target, "low").has(0, b"third", epoch=3)
 
 
-def test_a_copy_of_a_later_epoch_is_not_overwritten(site: Site) -> None:
-    """A source whose epochs go back is refused."""
-    film(site.source).publish(0, b"x")
-    film(site.source).end()
-    film(site.source).publish(0, b"y")
-    site.pair.follow()
-    destination = destination_of(site.target)
-    with pytest.raises(NotACopy, match="up to epoch 2"):
-        site.target.inside(lambda: destination.hold("film", 1, lambda one: None))
-    site.pair.stop()
-    site.target.inside(lambda: destination.end("film"))
+def test_a_source_that_counts_its_epochs_anew(tmp_path: Path) -> None:
+    """Its memory is gone: copies of later epochs go, and what it has now is copied, also over a restart."""
+    site = Site(None, tmp_path / "target")
+    film(site.source).publish(0, b"x").end()
+    film(site.source).publish(0, b"y", b"yy")
     site.pair.follow()
     film(site.target).has(0, b"y", epoch=2)
+    settled(site.target)
+    site.restart_source()
+    film(site.source).publish(0, b"z")
+    site.pair.follow()
+    film(site.target).has(0, b"z", epoch=1)
+    settled(site.target)
+    site.restart_target()
+    film(site.target).has(0, b"z", epoch=1)
+    assert site.pair.copies() == {0: 1}
+    site.close()
 
 
 def test_a_channel_that_is_not_mirrored_any_more_comes_back(site: Site) -> None:
