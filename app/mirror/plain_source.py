@@ -14,7 +14,7 @@ from __future__ import annotations
 
 import asyncio
 import secrets
-from collections.abc import AsyncIterator, Callable, Iterable, Sequence
+from collections.abc import AsyncGenerator, AsyncIterator, Callable, Iterable, Sequence
 from contextlib import asynccontextmanager
 from typing import Annotated, Final
 
@@ -157,7 +157,7 @@ class PlainSource:
         """None: what is there comes by the feed."""
         return ()
 
-    async def read(self, name: str, epoch: int, segment: SourceSegment) -> AsyncIterator[bytes]:
+    async def read(self, name: str, epoch: int, segment: SourceSegment) -> AsyncGenerator[bytes, None]:
         """None was listed."""
         raise GoneThere(f"segment {segment.seq} of {name!r} cannot be read behind the feed")
         yield b""

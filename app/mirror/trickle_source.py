@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import asyncio
 import ssl
-from collections.abc import AsyncIterator, Sequence
+from collections.abc import AsyncGenerator, AsyncIterator, Sequence
 from contextlib import asynccontextmanager
 from datetime import UTC, datetime, timedelta
 from typing import Annotated, Final
@@ -166,7 +166,7 @@ class TrickleSource:
             if after == before:
                 raise SourceLies(f"{self.requests.shown}: more segments follow, and none comes")
 
-    async def read(self, name: str, epoch: int, segment: SourceSegment) -> AsyncIterator[bytes]:
+    async def read(self, name: str, epoch: int, segment: SourceSegment) -> AsyncGenerator[bytes, None]:
         """The bytes of a closed segment, as many as the list says."""
         if not segment.size:
             return
