@@ -558,7 +558,7 @@ class Mirror:
     # Segments.
 
     async def _copy(self, row: SegmentRow) -> None:
-        name, told, began = row.name, row.told, self._wall()
+        name, told, began, follower = row.name, row.told, self._wall(), self._followers.get(row.name)
         body: list[bytes] = []
         size = crc = 0
         try:
@@ -576,6 +576,10 @@ class Mirror:
                         patience.reschedule(self._now() + SILENCE_S)
             if size != told.size or told.crc not in (None, crc):
                 raise SourceLies(f"it came with {size} bytes and the CRC-32 {crc:08x}, and not as it was listed")
+            # Its feed breaks off when the source is started anew. Then these may be bytes of another channel, which has
+            # the same name, epoch and seq.
+            if follower is None or self._followers.get(name) is not follower:
+                raise SourceError("the feed of its channel broke off meanwhile")
             self._show(row, body, crc)
         except RegistryError:
             raise
@@ -651,7 +655,7 @@ class Mirror:
             if follower is not None and told is not None and _differs(told, row.size, crc):
                 self.mismatches += 1
                 self._tell(name, f"segment {row.seq} is another one at the source, and is copied again")
-                if self.registry.is_current(row):
+                if self._followers.get(name) is follower and self.registry.is_current(row):
                     self._copy_again(follower.truth, [told])
             self.registry.verified(row, crc, self._wall())
             await asyncio.sleep(row.size / VERIFY_RATE)

@@ -347,7 +347,7 @@ class ModelSource:
 
 class _Stream:
     def __init__(self, source: ModelSource, name: str) -> None:
-        self._source, self._name = source, name
+        self._source, self._name, self._instance = source, name, source.instance
         self._feed: Feed | None = None
         self._news = asyncio.Event()
 
@@ -368,6 +368,8 @@ class _Stream:
         assert feed is not None
         while True:
             self._news.clear()
+            if self._source.instance != self._instance:
+                raise SourceError("the connection broke")
             records = feed.pull(dice.choice((1, 100, 10_000)))
             if records:
                 await self._source.pause()
