@@ -23,7 +23,7 @@ which the next one begins all the same; docs/reference/signals.md tells operator
    4 s more).
 2. bus: subscriptions in the process get their last facts, and end (:data:`app.bus.CLOSE_S`).
 3. program in the process: it may still publish what it has read (:data:`PROGRAM_S`, :data:`CANCELLED_S`).
-4. archive: after all that may publish (:data:`app.storage.archive.END_S`).
+4. mirror, archive: after all that may publish (:data:`app.mirror.service.STOP_S`, :data:`app.storage.archive.END_S`).
 5. member: when all is written, others may take this node's channels.
 6. tasks beside: the sweeper drives all of the above, so it stops when they have ended. They are cancelled.
 7. access log: last, since each step may tell it something (:data:`app.access_log.END_S`).
@@ -75,6 +75,8 @@ from tricklecast.app.listener import is_loopback
 from tricklecast.app.masking import mask_for
 from tricklecast.app.metrics import Metrics, metrics_router, metrics_text
 from tricklecast.app.mirror.destination import ServerDestination
+from tricklecast.app.mirror.routes import mirror_router
+from tricklecast.app.mirror.service import MirrorService
 from tricklecast.app.nodes.changes import ClusterChanges
 from tricklecast.app.nodes.face import Face, PassOn
 from tricklecast.app.reload import Reload
@@ -254,6 +256,8 @@ class Node:
         self.destination: ServerDestination | None = None  # it can mirror no other server
         if worker is None and self.member is None:
             self.destination = ServerDestination(self.plane, self.archive)
+        unable = "a server of several workers" if worker is not None else "a node of a cluster"
+        self.mirror = MirrorService(self.destination, folder, f"{unable} mirrors no other server")
         self.bus = Bus(changes, self.registry, self.plane, defer=loop.call_soon)
         if settings.changefeed and is_front and self.member is None:
             start_changefeed(changes, self.registry, loop.time)
@@ -331,6 +335,7 @@ class Node:
             if self._activity is not None and self._show is not None:
                 beside.append(begin(_show(self._activity, self.plane, self._show)))
             running = None if program is None else begin(_run(program, self.bus))
+            self.mirror.start()
             await serving.serve()
             await self.bus.close()
             if running is not None:
@@ -338,6 +343,7 @@ class Node:
                 if running.cancel():
                     _LOGGER.warning("the program in the server's process was cancelled, because it did not end")
                     await asyncio.wait([running], timeout=CANCELLED_S)
+            await self.mirror.close()
             if self.archive is not None:
                 await self.archive.close()
             if self.member is not None:
@@ -439,6 +445,7 @@ def _control_plane(node: Node, overview: Overview, face: Face | None = None) -> 
         changes_router(plane, bus.changes if face is None else face.changes),
         health_router(overview.troubles),
         metrics_router(overview.metrics),
+        mirror_router(node.mirror, settings.base_path),
     ]
     if feed is not None:
         pages = Pages(settings, has_tokens=access.protects or access.webhook is not None)

@@ -121,8 +121,13 @@ class Bearer:
         self._read = read
 
     def __call__(self, request: R) -> R:
-        request.headers["Authorization"] = f"Bearer {self._read()}"
+        request.headers["Authorization"] = f"Bearer {self.token}"
         return request
+
+    @property
+    def token(self) -> str:
+        """The token as it is now."""
+        return self._read()
 
 
 def bearer_for(token: str | None, file: Path | None, environment: Mapping[str, str] = os.environ) -> Bearer | None:

@@ -120,6 +120,7 @@ class ServerDestination:
         plane: as given.
         read_only: what is closed to publishers.
         lost: called with name, epoch and seq of a segment that was inserted, if it turns out that it cannot be kept.
+        replaces: whether channels of this server make way for copies of the same name.
     """
 
     def __init__(self, plane: DataPlane, archive: Archive | None) -> None:
@@ -127,6 +128,7 @@ class ServerDestination:
         self._archive = archive
         self.read_only = ReadOnly(plane.registry, None if archive is None else archive.database.folder)
         self.lost: Callable[[str, int, int], None] = _ignore
+        self.replaces = False
 
     # What is here.
 
@@ -162,6 +164,13 @@ class ServerDestination:
             found |= {seq: HeldCopy(seq, entry.size, entry.crc) for seq, entry in stored.entries.items()}
         return found.values()
 
+    def unfinished(self) -> Iterator[tuple[str, int, int, int]]:
+        """Name, epoch, seq and size of segments that are being written at the source."""
+        for copy in self._copies():
+            for segment in copy.unclosed:
+                if segment.size:
+                    yield copy.name, copy.epoch, segment.seq, segment.size
+
     # What comes.
 
     def hold(self, name: str, epoch: int, closed: Callable[[HeldCopy], None]) -> HeldChannel:
@@ -176,11 +185,13 @@ class ServerDestination:
         registry = self.plane.registry
         copy, last = self.copy(name), registry.last_epoch(name)
         if copy is None or copy.epoch != epoch:
-            if last >= epoch and not self._were_copies(name, epoch):
-                raise NotACopy(
-                    f"this server has had a channel {name!r} up to epoch {last}, which is no copy of epoch {epoch}"
-                )
-            if last > epoch:
+            is_other = last >= epoch and not self._were_copies(name, epoch)
+            if is_other and not self.replaces:
+                text = f"this server has had a channel {name!r} up to epoch {last}"
+                raise NotACopy(f"{text}, which is no copy of epoch {epoch}")
+            if is_other:
+                self.give_up(name)
+            elif last > epoch:
                 logger.warning("the source counts the epochs of %r anew: its copies up to epoch %d go", name, last)
                 self.give_up(name, epoch)
             self._end(name, EndReason.MOVED)

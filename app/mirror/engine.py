@@ -487,6 +487,7 @@ class Mirror:
         try:
             async with asyncio.timeout(SILENCE_S) as patience, self.source.follow(name) as stream:
                 await stream.send(held.hello())
+                self.registry.set_whole(name, whole=False)
                 while over is None:
                     data = await stream.receive()
                     if self._followers.get(name) is not me:
@@ -496,8 +497,9 @@ class Mirror:
                     self._heard()
                     self._pace.got(len(data))
                     over = held.receive(data)
-                    if held.live:
+                    if held.live and not me.arrived.is_set():
                         me.arrived.set()
+                        self.registry.set_whole(name, whole=True)
                     patience.reschedule(None)
                     await self._pace.wait(live=True)
                     patience.reschedule(self._now() + SILENCE_S)
@@ -701,7 +703,7 @@ class Mirror:
 
     def lost_if_promoted(self) -> Loss:
         """What would be lost if this server took the source's place now."""
-        channels, segments = self.registry.missing()
+        channels, segments = self.registry.missing(reachable=self._state == "following")
         arriving = [name for name, one in self._followers.items() if not one.held.live]
         return Loss(channels, arriving, segments, None if self._contact is None else self._wall() - self._contact)
 

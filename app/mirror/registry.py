@@ -85,6 +85,8 @@ class ChannelRow(NamedTuple):
         attempts: in a row, that failed.
         dirty_at: since when it may differ from the source, seconds since 1970.
         at: since when it is in its state. next_at: when it is tried again.
+        whole: whether its window was here to the last byte when the source was last heard, and nothing has happened to
+            it since, as far as is known.
     """
 
     name: str
@@ -98,6 +100,7 @@ class ChannelRow(NamedTuple):
     at: float
     next_at: float | None
     error: str
+    whole: int
 
 
 class SegmentRow(NamedTuple):
@@ -139,7 +142,7 @@ CREATE TABLE setting (key TEXT PRIMARY KEY, value TEXT) WITHOUT ROWID;
 CREATE TABLE channel (
     name TEXT PRIMARY KEY, epoch INTEGER DEFAULT 0, created_us INTEGER DEFAULT 0, instance TEXT DEFAULT '',
     state TEXT, version INTEGER, attempts INTEGER DEFAULT 0, dirty_at REAL, at REAL, next_at REAL,
-    error TEXT DEFAULT '') WITHOUT ROWID;
+    error TEXT DEFAULT '', whole INTEGER DEFAULT 0) WITHOUT ROWID;
 CREATE INDEX channel_dirty ON channel (state, dirty_at);
 CREATE INDEX channel_waits ON channel (next_at) WHERE next_at NOT NULL;
 CREATE INDEX channel_deleted ON channel (at) WHERE state = 'deleted';
@@ -318,20 +321,19 @@ class MirrorRegistry:
         self._write_all(
             "INSERT INTO channel (name, state, version, dirty_at, at) VALUES (?1, 'pending', ?2, ?3, ?3)"
             " ON CONFLICT (name) DO UPDATE SET state = 'pending', version = excluded.version, at = excluded.at,"
-            " next_at = NULL, dirty_at = iif(state IN ('synced', 'deleted'), excluded.dirty_at, dirty_at)",
+            " whole = 0, next_at = NULL, dirty_at = iif(state IN ('synced', 'deleted'), excluded.dirty_at, dirty_at)",
             ((name, version, now) for name in names),
         )
 
     def lost(self, name: str, now: float, next_at: float, attempts: int, error: str) -> None:
-        """A channel is not followed any more, and is looked at again then, or when something happens to it."""
-        version = next(self._versions)
+        """A channel is not followed any more, and is looked at again then, or when something happens to it.
+
+        Work on it that is under way counts on the follower: it is for nothing, and waits as well.
+        """
         self._write(
             "UPDATE channel SET state = 'failed', version = ?1, dirty_at = ?2, at = ?2, next_at = ?3, attempts = ?4,"
-            " error = ?5 WHERE name = ?6 AND state = 'synced'", version, now, next_at, attempts, error, name,
-        )  # fmt: skip
-        # Whoever works on it counts on the follower.
-        self._write(
-            f"UPDATE channel SET state = 'pending', version = {version} WHERE name = ? AND state = 'started'", name
+            " error = ?5 WHERE name = ?6 AND state IN ('synced', 'started')",
+            *(next(self._versions), now, next_at, attempts, error, name),
         )
 
     def take_channels(self, now: float, most: int) -> list[ChannelRow]:
@@ -532,8 +534,17 @@ class MirrorRegistry:
         found = (row for state in states for query in queries for row in self._ask(query, state))
         return min(found, key=lambda row: row[1], default=None)
 
-    def missing(self) -> tuple[list[ChannelRow], list[SegmentRow]]:
-        """All channels and segments that are not here as at the source, as far as is known."""
-        channels = self._ask("SELECT * FROM channel WHERE state NOT IN ('synced', 'deleted') ORDER BY name")
+    def set_whole(self, name: str, whole: bool) -> None:
+        """The window of a channel is here, or is on its way."""
+        self._write("UPDATE channel SET whole = ? WHERE name = ?", int(whole), name)
+
+    def missing(self, *, reachable: bool) -> tuple[list[ChannelRow], list[SegmentRow]]:
+        """All channels and segments that are not here as at the source, as far as is known.
+
+        Args:
+            reachable: whether the source answers. If not, a channel whose feed has broken off was whole until then.
+        """
+        where = "state NOT IN ('synced', 'deleted') AND (? OR NOT whole)"
+        channels = self._ask(f"SELECT * FROM channel WHERE {where} ORDER BY name", int(reachable))
         segments = self._ask(f"SELECT * FROM segment WHERE {_NOT_HERE} ORDER BY name, epoch, seq")
         return [ChannelRow(*row) for row in channels], [SegmentRow(*row) for row in segments]

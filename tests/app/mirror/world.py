@@ -672,7 +672,7 @@ class World:
                     source.write(name, whole=dice.random() < 0.7)
             case "delete":
                 # Rather one of which copies are under way.
-                source.delete(dice.choice([row.name for row in self.registry.missing()[1]] or [name]))
+                source.delete(dice.choice([row.name for row in self.registry.missing(reachable=True)[1]] or [name]))
             case "begin anew":
                 source.delete(name)
                 if self.mirror is not None and dice.random() < 0.5:
@@ -765,7 +765,7 @@ class World:
                     return f"segment {seq} of {life} is stale"
             if destination.stores and registry.synced(name, life.epoch).keys() != stored.keys():
                 return f"{life} has the rows {registry.synced(name, life.epoch)}, and {stored.keys()} are here"
-        _, missing = registry.missing()
+        _, missing = registry.missing(reachable=True)
         for late in missing:
             life = source.life(late.name)
             if life is None or late.state != "failed" or late.next_at is not None or late.seq in source.closed[life]:

@@ -1,0 +1,524 @@
+"""The commands ``tricklecast mirror …``: they ask the destination, which makes the copies, over its API.
+
+Only where the destination is a folder a command runs a server itself. The module imports no client and no server before
+a command runs, so that ``--help`` is quick.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import sys
+import time
+from asyncio import sleep
+from contextlib import AsyncExitStack
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Annotated, Any, Final
+from urllib.parse import urlencode, urlsplit
+
+import typer
+
+from tricklecast.trickle.errors import ConnectionLost, TrickleError
+from tricklecast.trickle.terminal import (
+    CaFile,
+    ClientCert,
+    ClientKey,
+    Screen,
+    Token,
+    TokenFile,
+    bearer_for,
+    checked,
+    client_tls,
+    count,
+    option,
+    parse_size,
+    size,
+)
+from tricklecast.trickle.wire import printable, redacted
+
+LOOK_S: Final = 2.0
+"""The destination is asked this often."""
+
+AWAY_S: Final = 60.0
+"""A destination that does not answer for so long ends the command that waits for it."""
+
+PROMOTE_S: Final = 600.0
+"""How long a promotion may take; a destination needs 1 s for 10,000 channels."""
+
+EXIT_LOSS: Final = 1
+
+_API: Final = "/api/v1/mirror"
+
+Destination = Annotated[
+    str, typer.Argument(metavar="DST", help="The server that holds the copies, by any URL on it, or a folder.")
+]
+Server = Annotated[str, typer.Argument(metavar="DST", help="The server that holds the copies, by any URL on it.")]
+AsJson = Annotated[bool, option(None, "Print JSON.", "--json")]
+Pattern = Annotated[
+    str, typer.Argument(metavar="PATTERN", help="The channels, by name; * stands for any number of characters.")
+]
+Failed = Annotated[bool, option(None, "Only those that have failed.", "--failed")]
+
+
+def mirror(
+    src: Annotated[str, typer.Argument(metavar="SRC", help="The server to copy: http://HOST:PORT/trickle.")],
+    dst: Destination,
+    channel: Annotated[
+        list[str] | None,
+        option(
+            "PATTERN",
+            "Copy these channels only; * stands for any number of characters. Give it once for each pattern.",
+            "--channel",
+            "-c",
+        ),
+    ] = None,
+    oldest_first: Annotated[
+        bool, option(None, "Copy the oldest history first, not the newest.", "--oldest-first")
+    ] = False,
+    max_rate: Annotated[
+        str | None, option("SIZE", "Read at most so many bytes per second from the source: 10MB.", "--max-rate")
+    ] = None,
+    source_token_file: Annotated[
+        Path | None, option("FILE", "File with the access token for the source.", "--source-token-file")
+    ] = None,
+    detach: Annotated[bool, option(None, "Return as soon as the destination has begun.", "--detach")] = False,
+    port: Annotated[int, option("PORT", "Of a server on a folder; 0 takes a free one.", "--port", "-p")] = 0,
+    as_json: AsJson = False,
+    ca_file: CaFile = None,
+    cert: ClientCert = None,
+    key: ClientKey = None,
+    token: Token = None,
+    token_file: TokenFile = None,
+) -> None:
+    """Copy all channels of a server to another one, while they are written and from its data directory.
+
+    Readers of the destination see the same epochs, numbers and bytes as those of the source, a moment later. It takes
+    no publishers for these channels until it is promoted. The destination makes the copies itself: this command tells
+    it to, and shows how far it is. Ctrl-C ends the command, not the copying: `tricklecast mirror stop DST` does that.
+
+    If DST is a folder, this command runs a server on it until Ctrl-C. `tricklecast serve --data-dir` can open the
+    folder later.
+
+    Exit codes: 0 done; 1 an error; 2 wrong usage; 130 Ctrl-C.
+
+    Examples:
+
+    \b
+      tricklecast mirror http://main:2939/trickle http://other:2939
+      tricklecast mirror http://main:2939/trickle /var/lib/archive --channel 'cam*' --max-rate 10MB
+      tricklecast mirror status http://other:2939 --watch
+    """
+    wanted = {
+        "source": src,
+        "channels": channel or ["*"],
+        "order": "oldest" if oldest_first else "newest",
+        "max_rate": None if max_rate is None else checked("--max-rate", parse_size, max_rate),
+        "source_token": _token_of(source_token_file),
+    }
+    tls, auth, screen = client_tls(ca_file, cert, key), bearer_for(token, token_file), Screen()
+
+    async def begin(url: str, hint: str) -> None:
+        server = _Server(url, tls, auth)
+        answer = await server.ask("PUT", body=wanted)
+        if detach:
+            typer.echo(json.dumps(answer, ensure_ascii=False) if as_json else f"{server} copies {redacted(src)}")
+            return
+        screen.say(f"{server} copies {redacted(src)}. {hint}")
+        await _show(server, wanted, answer, screen, as_json=as_json)
+
+    if urlsplit(dst).scheme in ("http", "https"):
+        from tricklecast.app.cli import run
+
+        run(begin(dst, f"Ctrl-C ends this command; `tricklecast mirror stop {dst}` ends the copying."))
+        return
+    from tricklecast.app.mirror.folder import serve_folder
+
+    if detach:
+        raise typer.BadParameter("a server on a folder ends with this command", param_hint="--detach")
+    serve_folder(Path(dst), port, screen.say, lambda url: begin(url, "Ctrl-C ends it."))
+
+
+async def status(
+    dst: Server,
+    watch: Annotated[bool, option(None, f"Look again every {LOOK_S:g} s, until stopped.", "--watch")] = False,
+    for_promotion: Annotated[
+        bool,
+        option(
+            None, "List exactly what would be lost if DST was promoted now; exit code 1 if anything.", "--for-promotion"
+        ),
+    ] = False,
+    as_json: AsJson = False,
+    ca_file: CaFile = None,
+    cert: ClientCert = None,
+    key: ClientKey = None,
+    token: Token = None,
+    token_file: TokenFile = None,
+) -> None:
+    """Show how far the copies of a mirror are.
+
+    Exit codes: 0 done, and with --for-promotion nothing would be lost; 1 something would be, or an error; 2 wrong
+    usage.
+
+    Examples:
+
+    \b
+      tricklecast mirror status http://other:2939
+      tricklecast mirror status http://other:2939 --for-promotion && tricklecast mirror promote http://other:2939
+    """
+    query = "?for_promotion=1" if for_promotion else ""
+    server = _Server(dst, client_tls(ca_file, cert, key), bearer_for(token, token_file))
+    shown = ""
+    while True:
+        try:
+            answer = await server.ask("GET", query)
+            text = json.dumps(answer, indent=None if watch else 2, ensure_ascii=False) if as_json else table(answer)
+        except ConnectionLost as error:
+            if not watch:
+                raise
+            answer, text = {}, f"tricklecast: {error}"
+        if watch and sys.stdout.isatty() and not as_json:
+            text = f"\x1b[H\x1b[J{text}"
+        if text != shown:
+            sys.stdout.write(f"{text}\n")
+            sys.stdout.flush()
+            shown = text
+        if not watch:
+            break
+        await sleep(LOOK_S)
+    if for_promotion and answer["lost"]:
+        raise typer.Exit(EXIT_LOSS)
+
+
+async def promote(
+    dst: Server,
+    accept_loss: Annotated[
+        bool, option(None, "Promote even if parts of the source are not copied.", "--accept-loss")
+    ] = False,
+    as_json: AsJson = False,
+    ca_file: CaFile = None,
+    cert: ClientCert = None,
+    key: ClientKey = None,
+    token: Token = None,
+    token_file: TokenFile = None,
+) -> None:
+    """Let a destination take the place of its source: its copies become channels that take publishers.
+
+    Their epochs go one up. The source takes no publishers any more when it comes back: it is told.
+
+    Exit codes: 0 done; 1 nothing was done, since something would be lost, or an error; 2 wrong usage.
+
+    Examples:
+
+    \b
+      tricklecast mirror promote http://other:2939
+      tricklecast mirror promote http://other:2939 --accept-loss
+    """
+    server = _Server(dst, client_tls(ca_file, cert, key), bearer_for(token, token_file))
+    if not accept_loss:
+        lost = (await server.ask("GET", "?for_promotion=1"))["lost"]
+        if lost:
+            typer.echo(_losses(lost), err=True)
+            raise TrickleError(f"{count(len(lost), 'part')} of the source would be lost: wait, or use --accept-loss")
+    answer = await server.ask("POST", "/promote", within_s=PROMOTE_S)
+    if as_json:
+        typer.echo(json.dumps(answer, ensure_ascii=False))
+        return
+    typer.echo(f"{server} has taken over {count(answer['channels'], 'channel')}")
+    if answer["lost"]:
+        typer.echo(_losses(answer["lost"]), err=True)
+
+
+async def back(
+    new: Annotated[str, typer.Argument(metavar="NEW", help="The server that was promoted: http://HOST:PORT/trickle.")],
+    old: Annotated[str, typer.Argument(metavar="OLD", help="The former source: http://HOST:PORT/trickle.")],
+    export: Annotated[
+        Path | None, option("FOLDER", "Write what only OLD has to files here, before it is replaced.", "--export")
+    ] = None,
+    discard: Annotated[bool, option(None, "Go on without a copy of what only OLD has.", "--discard")] = False,
+    source_token_file: Annotated[
+        Path | None, option("FILE", "File with the access token for NEW.", "--source-token-file")
+    ] = None,
+    as_json: AsJson = False,
+    ca_file: CaFile = None,
+    cert: ClientCert = None,
+    key: ClientKey = None,
+    token: Token = None,
+    token_file: TokenFile = None,
+) -> None:
+    """Make the former source a mirror of the server that has taken its place.
+
+    First this lists the segments that only OLD has: they were published there and never copied. They are exported or
+    discarded, as you say, and never mixed with those of NEW. Then OLD copies NEW; to return, promote OLD.
+
+    Exit codes: 0 done; 1 nothing was done, since only OLD has some segments, or an error; 2 wrong usage.
+
+    Examples:
+
+    \b
+      tricklecast mirror back http://other:2939/trickle http://main:2939/trickle --export only-main/
+      tricklecast mirror status http://main:2939 --watch
+      tricklecast mirror promote http://main:2939
+    """
+    from tricklecast.app.mirror.difference import export as export_segments
+    from tricklecast.app.mirror.difference import only_at
+    from tricklecast.app.mirror.opening import open_source
+
+    tls, auth = client_tls(ca_file, cert, key), bearer_for(token, token_file)
+    server, source_token = _Server(old, tls, auth), _token_of(source_token_file)
+    old_token = None if auth is None else auth.token
+    async with AsyncExitStack() as stack:
+        former = await open_source(old, old_token, tls=tls)
+        stack.push_async_callback(former.close)
+        present = await open_source(new, source_token)
+        stack.push_async_callback(present.close)
+        only = await only_at(former, present)
+        for channel, epoch, segment in only:
+            text = f"only at {server}: {printable(channel)} epoch {epoch} segment {segment.seq}, {size(segment.size)}"
+            typer.echo(text, err=True)
+        if only and export is not None:
+            await export_segments(former, only, export)
+            Screen().say(f"exported {count(len(only), 'segment')} to {export}")
+        elif only and not discard:
+            raise TrickleError(f"{count(len(only), 'segment')} would be lost: use --export FOLDER, or --discard")
+    answer = await server.ask("PUT", body={"source": new, "source_token": source_token, "replace": True})
+    typer.echo(json.dumps(answer, ensure_ascii=False) if as_json else f"{server} copies {redacted(new)}")
+
+
+async def stop(
+    dst: Server,
+    ca_file: CaFile = None,
+    cert: ClientCert = None,
+    key: ClientKey = None,
+    token: Token = None,
+    token_file: TokenFile = None,
+) -> None:
+    """Stop a mirror. Its copies stay, can be read and promoted; `tricklecast mirror SRC DST` goes on.
+
+    Exit codes: 0 done; 1 an error; 2 wrong usage.
+
+    Examples:
+
+    \b
+      tricklecast mirror stop http://other:2939
+    """
+    server = _Server(dst, client_tls(ca_file, cert, key), bearer_for(token, token_file))
+    await server.ask("DELETE")
+    typer.echo(f"{server} copies nothing more")
+
+
+async def resync(
+    dst: Server,
+    pattern: Pattern = "*",
+    failed: Failed = False,
+    ca_file: CaFile = None,
+    cert: ClientCert = None,
+    key: ClientKey = None,
+    token: Token = None,
+    token_file: TokenFile = None,
+) -> None:
+    """Look again whether the copies of some channels are complete, and make those that have failed again.
+
+    Exit codes: 0 done; 1 an error; 2 wrong usage.
+
+    Examples:
+
+    \b
+      tricklecast mirror resync http://other:2939 --failed
+      tricklecast mirror resync http://other:2939 'cam*'
+    """
+    server = _Server(dst, client_tls(ca_file, cert, key), bearer_for(token, token_file))
+    answer = await server.ask("POST", f"/resync?{urlencode({'pattern': pattern, 'failed': failed})}")
+    typer.echo(f"{count(answer['channels'], 'channel')} looked at again")
+
+
+async def reverify(
+    dst: Server,
+    pattern: Pattern = "*",
+    ca_file: CaFile = None,
+    cert: ClientCert = None,
+    key: ClientKey = None,
+    token: Token = None,
+    token_file: TokenFile = None,
+) -> None:
+    """Compare the bytes of copies with their source's next, instead of when their turn comes.
+
+    Exit codes: 0 done; 1 an error; 2 wrong usage.
+
+    Examples:
+
+    \b
+      tricklecast mirror reverify http://other:2939 film
+    """
+    server = _Server(dst, client_tls(ca_file, cert, key), bearer_for(token, token_file))
+    answer = await server.ask("POST", f"/reverify?{urlencode({'pattern': pattern})}")
+    typer.echo(f"{count(answer['channels'], 'channel')} verified again")
+
+
+# The destination.
+
+
+@dataclass
+class _Server:
+    """A destination, by any URL on it."""
+
+    url: str
+    tls: Any
+    auth: Any
+
+    @property
+    def root(self) -> str:
+        """Its scheme and authority."""
+        from tricklecast.trickle.client.arguments import server_url
+
+        return server_url(self.url)
+
+    def __str__(self) -> str:
+        return redacted(self.root)
+
+    async def ask(
+        self, method: str, route: str = "", *, body: object = None, within_s: float | None = None
+    ) -> dict[str, Any]:
+        """Its answer.
+
+        Raises:
+            ConnectionLost: it cannot be reached. TrickleError: it says no. RemoteProtocolError: it has no mirrors.
+        """
+        from tricklecast.trickle.client.control import TIMEOUT_S, answer_of
+
+        absent, within_s = "has no mirrors: is it a tricklecast server?", within_s or TIMEOUT_S
+        return await answer_of(
+            self.root, _API + route, self.tls, self.auth, absent=absent, method=method, within_s=within_s, json=body
+        )
+
+
+async def _show(
+    server: _Server, wanted: dict[str, Any], answer: dict[str, Any], screen: Screen, *, as_json: bool
+) -> None:
+    """Show how far the copies are, until stopped. A destination that has forgotten its setting gets it again."""
+    answered, said = time.monotonic(), ""
+    state = {"line": summary(answer)}
+    with screen.live(lambda _: state["line"]):
+        while True:
+            if as_json:
+                typer.echo(json.dumps(answer, ensure_ascii=False))
+            if not screen.is_terminal and (word := f"{answer['state']} {answer['problem']}") != said:
+                said = word
+                screen.say(summary(answer))
+            await sleep(LOOK_S)
+            try:
+                answer = await server.ask("GET")
+                if answer["state"] == "none":  # it was started again, in memory
+                    answer = await server.ask("PUT", body=wanted)
+                    screen.say(f"{server} was started again, and begins anew")
+                answered = time.monotonic()
+            except ConnectionLost as error:
+                state["line"] = str(error)
+                if time.monotonic() - answered > AWAY_S:
+                    raise
+                continue
+            state["line"] = summary(answer)
+            if answer["state"] in ("stopped", "promoted", "deposed"):
+                screen.say(summary(answer))
+                return
+
+
+# Texts.
+
+
+def summary(answer: dict[str, Any]) -> str:
+    """The state of a mirror in one line."""
+    segments, lag = answer["segments"], answer["lag"]
+    parts = [answer["state"]]
+    if answer["problem"]:
+        parts.append(printable(answer["problem"]))
+    parts.append(f"{count(answer['live'], 'channel')} live")
+    if answer["stores"]:
+        parts.append(f"{segments.get('synced', 0)} of {count(sum(segments.values()), 'segment')} copied")
+    if failed := segments.get("failed", 0):
+        parts.append(f"{failed} failed")
+    if lag["segments"]:
+        parts.append(f"{count(lag['segments'], 'segment')} behind")
+    if answer["rate"] >= 1:
+        parts.append(f"{size(answer['rate'])}/s")
+    if answer["remaining_s"]:
+        parts.append(f"about {_rounded(answer['remaining_s'])} left")
+    return ", ".join(parts)
+
+
+def table(answer: dict[str, Any]) -> str:
+    """The state of a mirror for a person: a line for each figure."""
+    setting, lag, oldest, now = answer["setting"], answer["lag"], answer["oldest"], time.time()
+    rows = [("state", _coloured(answer["state"], complete=answer["complete"]))]
+    rows += [(name, printable(answer[name])) for name in ("problem", "successor") if answer[name]]
+    if setting is not None:
+        rows += [("source", printable(setting["source"])), ("channels", printable(" ".join(setting["channels"])))]
+    if answer["last_contact"] is not None:
+        rows.append(("last contact", f"{_rounded(now - answer['last_contact'])} ago"))
+    if setting is not None:
+        rows.append(("channels copied", _counts(answer["channels"])))
+        history = "the windows only: the destination has no data directory"
+        copied = _counts(answer["segments"]) + (f", {answer['verified']} verified" if answer["verified"] else "")
+        rows.append(("segments copied", copied if answer["stores"] else history))
+        behind = f"{count(lag['segments'], 'segment')}, {size(lag['bytes'])}"
+        rows.append(("behind", behind + (f", {_rounded(lag['seconds'])}" if lag["seconds"] else "")))
+        left = "" if not answer["remaining_s"] else f", about {_rounded(answer['remaining_s'])} left"
+        rows.append(("rate", f"{size(answer['rate'])}/s{left}"))
+    if oldest is not None:
+        rows.append(("waiting longest", f"{printable(oldest['channel'])}, for {_rounded(now - oldest['since'])}"))
+    if answer["mismatches"]:
+        rows.append(("mismatches", f"{answer['mismatches']}, copied again"))
+    width = max(len(name) for name, _ in rows)
+    lines = [f"{name:<{width}}  {value}" for name, value in rows]
+    for error in answer["errors"]:
+        at = time.strftime("%H:%M:%S", time.localtime(error["at"]))
+        where = f"{printable(error['channel'])}: " if error["channel"] else ""
+        lines.append(f"{at} {where}{printable(error['error'])}")
+    if answer["lost"] is not None:
+        lines.append(_losses(answer["lost"]) or "A promotion would lose nothing that is known.")
+    return "\n".join(lines)
+
+
+def _losses(lost: list[dict[str, Any]]) -> str:
+    lines = []
+    for one in lost:
+        what = "some of it, perhaps" if one["seq"] is None else f"segment {one['seq']}"
+        amount = "" if one["bytes"] is None else f", {size(one['bytes'])}"
+        lines.append(
+            f"would be lost: {printable(one['channel'])} epoch {one['epoch']}: {what}{amount} ({printable(one['why'])})"
+        )
+    return "\n".join(lines)
+
+
+def _counts(counts: dict[str, int]) -> str:
+    total = sum(number for state, number in counts.items() if state != "deleted")
+    failed = counts.get("failed", 0)
+    return f"{counts.get('synced', 0)} of {total}" + (f", {failed} failed" if failed else "")
+
+
+def _coloured(state: str, *, complete: bool) -> str:
+    text = f"{state}, complete" if complete and state == "following" else state
+    if not sys.stdout.isatty() or "NO_COLOR" in os.environ:
+        return text
+    colour = 32 if complete else 33 if state in ("following", "looking", "starting") else 31
+    return f"\x1b[{colour}m{text}\x1b[0m"
+
+
+def _rounded(seconds: float) -> str:
+    """A time as a person would say it: 1.2 s, 14 s, 3 min, 5 h."""
+    if seconds < 10:
+        return f"{max(0.0, seconds):.1f} s"
+    for unit, length in (("d", 86_400), ("h", 3600), ("min", 60)):
+        if seconds >= 2 * length:
+            return f"{seconds / length:.0f} {unit}"
+    return f"{seconds:.0f} s"
+
+
+def _token_of(file: Path | None) -> str | None:
+    """The token in a file, read once: the destination keeps it."""
+    if file is None:
+        return None
+    try:
+        return file.read_text(encoding="ascii").strip()
+    except (OSError, UnicodeDecodeError) as error:
+        raise TrickleError(f"cannot read {file}: {error}") from None

@@ -1,0 +1,399 @@
+"""The mirror of this server: its setting, over restarts, and the one thing that it does at a time.
+
+A setting is in one of three phases. ``on``: the engine copies. ``stopped``: the copies are what they are. ``promoted``:
+they are channels of this server, and its former source has to hear of it, as soon as it answers. The phase and the
+setting are in the registry, in the data directory; without one they last as long as the process.
+
+Each change of the setting ends what is done at present, and begins what the new phase wants. So no two of these ever
+work on the registry.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Callable, Coroutine
+from contextlib import suppress
+from dataclasses import asdict, dataclass, replace
+from enum import StrEnum
+from pathlib import Path
+from random import Random
+from typing import Any, Final, TypeVar
+
+import orjson
+
+from tricklecast.app.access.rights import matches
+from tricklecast.app.mirror.destination import ServerDestination
+from tricklecast.app.mirror.engine import Mirror
+from tricklecast.app.mirror.opening import open_source
+from tricklecast.app.mirror.plain_source import PlainSource
+from tricklecast.app.mirror.registry import MirrorRegistry
+from tricklecast.app.mirror.routes import (
+    Conflict,
+    DirtyModel,
+    LagModel,
+    LossModel,
+    MirrorModel,
+    NewSettingModel,
+    Order,
+    PromotedModel,
+    SettingModel,
+    TroubleModel,
+)
+from tricklecast.app.mirror.status import Loss, Status
+from tricklecast.app.mirror.trickle_source import TrickleSource
+from tricklecast.trickle.backoff import Backoff
+from tricklecast.trickle.client.arguments import server_url
+from tricklecast.trickle.client.control import answer_of
+from tricklecast.trickle.errors import RemoteProtocolError, TrickleError
+from tricklecast.trickle.terminal import Bearer
+from tricklecast.trickle.wire import redacted
+
+logger = logging.getLogger("tricklecast.mirror")
+
+FILE: Final = "mirror.sqlite"
+
+PAUSES: Final = Backoff(1.0, 60.0)
+"""Between two attempts to find out what the source is, or to tell it that it has a successor."""
+
+STOP_S: Final = 5.0
+"""What the mirror does at present ends within this time, or is given up."""
+
+
+T = TypeVar("T")
+
+
+class Phase(StrEnum):
+    """What a server does with its setting."""
+
+    ON = "on"
+    STOPPED = "stopped"
+    PROMOTED = "promoted"
+
+
+@dataclass(frozen=True, slots=True)
+class Setting:
+    """What is mirrored, and how.
+
+    Attributes:
+        source: its base URL. channels: patterns of names. order, max_rate, token: as given by the operator.
+        phase: what is done. me: the base URL by which the source's operator may know this server.
+        told: whether the former source has heard of the promotion.
+    """
+
+    source: str
+    channels: tuple[str, ...] = ("*",)
+    order: str = Order.NEWEST
+    max_rate: int | None = None
+    token: str | None = None
+    phase: str = Phase.ON
+    me: str = ""
+    told: bool = False
+
+    def selected(self, name: str) -> bool:
+        """Whether a channel is mirrored."""
+        return any(matches(pattern, name) for pattern in self.channels)
+
+
+class MirrorService:
+    """Sets, stops and promotes the mirror of this server (:class:`app.mirror.routes.Mirrors`).
+
+    Args:
+        destination: this server; ``None``: it can mirror nothing, for the reason ``refused``.
+        folder: its data directory; ``None`` without one.
+
+    Raises:
+        RegistryUnusable: the file in the data directory cannot be used.
+    """
+
+    def __init__(self, destination: ServerDestination | None, folder: Path | None, refused: str = "") -> None:
+        self._destination, self._folder, self._refused = destination, folder, refused
+        self._registry: MirrorRegistry | None = None
+        self._setting: Setting | None = None
+        self._engine: Mirror | None = None
+        self._work: asyncio.Task[None] | None = None  # what is done at present
+        self._changing = asyncio.Lock()  # one change of the setting at a time
+        self._problem = ""  # why the source cannot be opened
+        self._dice = Random()
+        if destination is not None and folder is not None and (folder / FILE).exists():
+            self._open()
+            if (text := self._rows.settings().get("setting")) is not None:
+                about = orjson.loads(text)
+                self._setting = Setting(**{**about, "channels": tuple(about["channels"])})
+                self._close_to_publishers()
+
+    # The node's.
+
+    def start(self) -> None:
+        """Begin with what the setting says."""
+        self._begin()
+
+    async def close(self) -> None:
+        """End what is done, before storage ends."""
+        await self._end()
+        if self._registry is not None:
+            with suppress(TrickleError):  # it was told when it failed
+                self._registry.close()
+
+    # The routes'.
+
+    def status(self, *, lost: bool) -> MirrorModel:
+        """How things stand."""
+        setting, engine, destination = self._setting, self._engine, self._destination
+        by = "" if destination is None else destination.read_only.by
+        if setting is None or destination is None:
+            return MirrorModel(state="deposed" if by else "none", successor=by, problem=self._problem)
+        state = setting.phase if setting.phase != Phase.ON else "unreachable" if self._problem else "looking"
+        model = MirrorModel(
+            state="deposed" if by else state, successor=by, problem=self._problem, stores=destination.stores
+        )
+        model.setting = SettingModel(
+            source=redacted(setting.source),
+            channels=list(setting.channels),
+            order=Order(setting.order),
+            max_rate=setting.max_rate,
+        )
+        if engine is not None:
+            _show(engine.status(), model)
+        else:
+            for (kind, row_state), (rows, _) in self._rows.counts().items():
+                if rows and kind != "verified":
+                    (model.channels if kind == "channel" else model.segments)[row_state] = rows
+        if lost and setting.phase != Phase.PROMOTED:
+            model.lost = _losses(self._lost() if engine is None else engine.lost_if_promoted())
+            model.lost += [
+                LossModel(channel=name, epoch=epoch, seq=seq, bytes=None, why=f"its end: {size} bytes of it are here")
+                for name, epoch, seq, size in destination.unfinished()
+            ]
+        return model
+
+    def _lost(self) -> Loss:
+        channels, segments = self._rows.missing(reachable=False)
+        return Loss(channels, (), segments, None)
+
+    async def set(self, setting: NewSettingModel, me: str) -> None:
+        """Mirror a source from now on, or change what is mirrored.
+
+        Raises:
+            Conflict: this server cannot do that now.
+        """
+        destination = self._able()
+        wanted = Setting(
+            setting.source,
+            tuple(setting.channels),
+            setting.order,
+            setting.max_rate,
+            setting.source_token,
+            me=me,
+        )
+        async with self._changing:
+            before = self._setting
+            if before is not None and before.phase is not Phase.PROMOTED and before.source != wanted.source:
+                text = f"this server holds copies of {redacted(before.source)}: use another server for another source"
+                raise Conflict(text)
+            if before == wanted:
+                return
+            own = [name for name in destination.own_channels() if wanted.selected(name)]
+            if own and not setting.replace:
+                text = f"this server has {len(own)} channels of its own that the mirror would include, as {own[0]!r}"
+                raise Conflict(f"{text}: choose others with `channels`, end them, or let them make way with `replace`")
+            await self._end()
+            self._open()
+            destination.replaces = setting.replace
+            destination.read_only.release()
+            self._keep(wanted)
+            self._close_to_publishers()
+            self._begin()
+
+    async def stop(self) -> None:
+        """Copy nothing more."""
+        async with self._changing:
+            setting = self._set()
+            if setting.phase == Phase.ON:
+                await self._end()
+                self._keep(replace(setting, phase=Phase.STOPPED))
+
+    async def promote(self) -> PromotedModel:
+        """Take the source's place."""
+        async with self._changing:
+            setting, destination = self._set(), self._able()
+            await self._end()
+            lost = self.status(lost=True).lost or []
+            self._keep(replace(setting, phase=Phase.PROMOTED))
+            try:
+                count = await destination.promote()
+            except OSError as error:
+                raise Conflict(
+                    f"the copies are channels of this server now, but {error}: promote again later"
+                ) from None
+            self._begin()
+            logger.warning("this server has taken the place of %s: %d channels", redacted(setting.source), count)
+            return PromotedModel(channels=count, lost=lost)
+
+    def resync(self, pattern: str, *, failed: bool) -> int:
+        """Copy again; how many channels that concerns."""
+        self._set()
+        return 0 if self._engine is None else self._engine.resync(None if failed else [pattern])
+
+    async def reverify(self, pattern: str) -> int:
+        """Compare again; how many channels that concerns."""
+        self._set()
+        return 0 if self._engine is None else await self._engine.reverify([pattern])
+
+    async def depose(self, by: str) -> None:
+        """Take no publishers any more, since another server has this one's place."""
+        try:
+            self._able().depose(by)
+        except OSError as error:
+            raise Conflict(f"it holds until this server is restarted, since {error}") from None
+        logger.warning("%s has taken this server's place: it takes no publishers any more", redacted(by))
+
+    # What is done at present.
+
+    def _begin(self) -> None:
+        setting = self._setting
+        if setting is None:
+            return
+        work: Coroutine[Any, Any, None]
+        if setting.phase == Phase.ON:
+            work = self._copy(setting)
+        elif setting.phase == Phase.PROMOTED and not setting.told:
+            work = self._tell(setting)
+        else:
+            return
+        self._work = asyncio.get_running_loop().create_task(work, name="mirror")
+        self._work.add_done_callback(self._ended)
+
+    def _ended(self, work: asyncio.Task[None]) -> None:
+        if not work.cancelled() and (error := work.exception()) is not None:
+            self._problem = f"a fault of the mirror has ended it: {error!r}"
+            logger.error("a fault of the mirror has ended it", exc_info=error)
+
+    async def _end(self) -> None:
+        engine, self._engine = self._engine, None
+        if engine is not None:
+            await engine.stop()
+        work, self._work = self._work, None
+        if work is not None:
+            work.cancel()
+            await asyncio.wait((work,), timeout=STOP_S)
+        self._problem = ""
+
+    async def _copy(self, setting: Setting) -> None:
+        destination, rows = self._able(), self._rows
+
+        def last_epoch(name: str) -> int:
+            row = rows.channel(name)
+            return 0 if row is None else row.epoch
+
+        async def attempt() -> TrickleSource | PlainSource:
+            return await open_source(setting.source, setting.token, setting.channels, last_epoch=last_epoch)
+
+        source = await self._until(attempt)
+        try:
+            self._engine = engine = Mirror(
+                rows,
+                source,
+                destination,
+                setting.channels,
+                address=redacted(setting.source),
+                newest_first=setting.order == Order.NEWEST,
+                max_rate=setting.max_rate,
+            )
+            destination.lost = engine.not_kept
+            await engine.run()
+        finally:
+            await source.close()
+
+    async def _tell(self, setting: Setting) -> None:
+        """Tell the former source that it has a successor, until it has heard it."""
+
+        auth = None if setting.token is None else Bearer(lambda: setting.token or "")
+        route, news, absent = "/api/v1/mirror/deposed", {"by": setting.me}, "has no mirrors, and cannot be told"
+
+        async def attempt() -> None:
+            root = server_url(setting.source)
+            try:
+                await answer_of(root, route, None, auth, absent=absent, method="POST", json=news)
+            except RemoteProtocolError as error:
+                logger.warning("%s", error)
+            else:
+                logger.warning("%s has heard that this server has its place", redacted(setting.source))
+
+        await self._until(attempt)
+        self._keep(replace(setting, told=True))
+
+    async def _until(self, attempt: Callable[[], Coroutine[Any, Any, T]]) -> T:
+        """Try until the source answers."""
+        failures = 0
+        while True:
+            try:
+                found = await attempt()
+                self._problem = ""
+                return found
+            except TrickleError as error:
+                failures += 1
+                if str(error) != self._problem:
+                    logger.warning("the source of the mirror: %s", error)
+                self._problem = str(error)
+            await asyncio.sleep(PAUSES.delay(failures, self._dice))
+
+    # Mechanics.
+
+    @property
+    def _rows(self) -> MirrorRegistry:
+        assert self._registry is not None, "a setting has a registry"
+        return self._registry
+
+    def _open(self) -> None:
+        if self._registry is None:
+            self._registry = MirrorRegistry(None if self._folder is None else self._folder / FILE)
+
+    def _keep(self, setting: Setting) -> None:
+        self._rows.change_settings({"setting": orjson.dumps(asdict(setting)).decode()})
+        self._setting = setting
+
+    def _close_to_publishers(self) -> None:
+        setting = self._setting
+        if setting is not None and setting.phase != Phase.PROMOTED:
+            self._able().mirror(redacted(setting.source), setting.selected)
+
+    def _able(self) -> ServerDestination:
+        if self._destination is None:
+            raise Conflict(self._refused)
+        return self._destination
+
+    def _set(self) -> Setting:
+        self._able()
+        if self._setting is None or self._setting.phase == Phase.PROMOTED:
+            raise Conflict("this server mirrors nothing")
+        return self._setting
+
+
+def _show(status: Status, model: MirrorModel) -> None:
+    """Put the figures of the engine into the answer."""
+    model.state, model.complete, model.last_contact = status.state, status.complete, status.last_contact
+    model.channels, model.segments = dict(status.channels), dict(status.segments)
+    model.verified, model.live, model.mismatches = status.verified, status.live, status.mismatches
+    model.lag = LagModel(segments=status.segments_behind, bytes=status.bytes_behind, seconds=status.seconds_behind)
+    if status.oldest_dirty is not None:
+        model.oldest = DirtyModel(channel=status.oldest_dirty[0], since=status.oldest_dirty[1])
+    model.rate, model.remaining_s, model.copied_bytes = status.rate, status.seconds_left, status.received
+    model.errors = [TroubleModel(at=one.at, channel=one.channel, error=one.text) for one in status.errors]
+
+
+def _losses(loss: Loss) -> list[LossModel]:
+    """What a promotion would lose."""
+    found = [
+        LossModel(channel=row.name, epoch=row.epoch, seq=None, bytes=None, why=row.error or f"it is {row.state}")
+        for row in loss.channels
+    ]
+    found += [
+        LossModel(channel=name, epoch=0, seq=None, bytes=None, why="its window has not come wholly")
+        for name in loss.arriving
+    ]
+    found += [
+        LossModel(channel=row.name, epoch=row.epoch, seq=row.seq, bytes=row.size, why=row.error or f"it is {row.state}")
+        for row in loss.segments
+    ]
+    return found

@@ -1,0 +1,311 @@
+"""A mirror from the outside: commands and routes, between servers that are stopped, started, promoted and deposed."""
+
+from __future__ import annotations
+
+import json
+import signal
+import subprocess
+from collections.abc import Iterator
+from contextlib import ExitStack
+from pathlib import Path
+from typing import Any
+
+import httpx
+import pytest
+import typer
+
+from tests.app.mirror.pair import durable
+from tests.support.forked import forked
+from tests.support.local import LocalServer
+from tests.support.peers import run
+from tests.support.waiting import WITHIN_S, eventually
+from tricklecast.app.mirror.cli import back, mirror, promote, resync, reverify, status, stop
+from tricklecast.app.mirror.registry import MirrorRegistry
+from tricklecast.app.mirror.routes import Conflict, NewSettingModel
+from tricklecast.app.mirror.service import FILE, MirrorService
+from tricklecast.trickle.errors import ConnectionLost, TrickleError
+
+
+def base(server: LocalServer) -> str:
+    """The URL of its channels."""
+    return f"http://127.0.0.1:{server.port}/trickle"
+
+
+def asked(server: LocalServer, method: str = "GET", route: str = "", body: object = None) -> Any:
+    """What its API answers."""
+    url = f"http://127.0.0.1:{server.port}/api/v1/mirror{route}"
+    return httpx.request(method, url, json=body, timeout=WITHIN_S).json()
+
+
+def copied(server: LocalServer, segments: int) -> None:
+    """Wait until so many segments are here, and nothing is missing."""
+
+    def is_there() -> bool:
+        answer = asked(server)
+        return bool(answer["complete"]) and answer["segments"].get("synced", 0) == segments
+
+    eventually(is_there, what=f"{segments} segments: {asked(server)}")
+
+
+def publish(server: LocalServer, *seqs: int, name: str = "film") -> None:
+    """Publish segments that tell which they are."""
+    for seq in seqs:
+        answer = httpx.post(f"{base(server)}/{name}/{seq}", content=f"{name} {seq}".encode(), timeout=WITHIN_S)
+        assert answer.status_code == 200
+
+
+def read(server: LocalServer, seq: int, name: str = "film") -> tuple[int, bytes]:
+    """Read one."""
+    response = httpx.get(f"{base(server)}/{name}/{seq}", timeout=WITHIN_S)
+    return response.status_code, response.content
+
+
+@pytest.fixture
+def stack() -> Iterator[ExitStack]:
+    """Servers that end with the test."""
+    with ExitStack() as one:
+        yield one
+
+
+def test_all_of_a_source_is_at_the_destination(
+    stack: ExitStack, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Window and history, what is there and what comes; and the commands say so."""
+    source = stack.enter_context(durable(tmp_path / "source"))
+    target = stack.enter_context(durable(tmp_path / "target"))
+    publish(source, *range(8))
+    mirror(base(source), base(target), detach=True)
+    copied(target, 8)
+    publish(source, 8)
+    copied(target, 9)
+    assert [read(target, seq) for seq in (0, 4, 8)] == [(200, f"film {seq}".encode()) for seq in (0, 4, 8)]
+    run(status(base(target), for_promotion=True))
+    out = capsys.readouterr().out
+    for words in ("copies", "following, complete", "9 of 9", "1 of 1", "would lose nothing"):
+        assert words in out, out
+    run(status(base(target), as_json=True))
+    assert json.loads(capsys.readouterr().out)["setting"]["source"] == base(source)
+    run(resync(base(target), failed=True))
+    run(reverify(base(target)))
+    eventually(lambda: asked(target)["verified"] == 9, what="all are verified")
+    assert "1 channel verified again" in capsys.readouterr().out
+
+
+def test_publishers_are_refused_for_copies_only(stack: ExitStack, tmp_path: Path) -> None:
+    """403 says which server is mirrored; a name outside the choice is a channel like any other."""
+    source, target = stack.enter_context(durable(None)), stack.enter_context(durable(None))
+    publish(source, 0)
+    mirror(base(source), base(target), channel=["fi*"], detach=True)
+    eventually(lambda: read(target, 0) == (200, b"film 0"), what="the copy")
+    for name in ("film", "first"):
+        answer = httpx.post(f"{base(target)}/{name}/1", content=b"x")
+        assert (answer.status_code, base(source) in answer.text) == (403, True)
+    assert httpx.delete(f"{base(target)}/film").status_code == 403
+    assert httpx.post(f"{base(target)}/other/0", content=b"x").status_code == 200
+    assert not asked(target)["stores"]
+    assert target.record(status=403, channel="first").reason == "mirror"
+
+
+def test_a_destination_goes_on_after_a_restart(stack: ExitStack, tmp_path: Path) -> None:
+    """With its setting and its copies, also while the source is away; readers are served meanwhile."""
+    folders = tmp_path / "source", tmp_path / "target"
+    with durable(folders[0]) as source:
+        publish(source, *range(5))
+        with durable(folders[1]) as target:
+            mirror(base(source), base(target), detach=True)
+            copied(target, 5)
+    assert (folders[1] / FILE).stat().st_mode & 0o777 == 0o600
+    target = stack.enter_context(durable(folders[1]))
+    eventually(lambda: asked(target)["problem"], what="the source is away")
+    answer = asked(target)
+    assert (answer["state"], answer["segments"]) == ("unreachable", {"synced": 5})
+    assert [read(target, seq) for seq in (0, 4)] == [(200, b"film 0"), (200, b"film 4")]
+    assert httpx.post(f"{base(target)}/film/5", content=b"x").status_code == 403
+
+
+def test_a_choice_is_narrowed_and_widened(stack: ExitStack, tmp_path: Path) -> None:
+    """What is not chosen any more ends here; what is chosen again comes back."""
+    source, target = stack.enter_context(durable(None)), stack.enter_context(durable(None))
+    publish(source, 0)
+    publish(source, 0, name="other")
+    mirror(base(source), base(target), detach=True)
+    eventually(lambda: len(target.node.plane.registry.channels) == 3, what="both copies")
+    mirror(base(source), base(target), channel=["film"], detach=True)
+    eventually(lambda: asked(target)["live"] == 1, what="one is left")
+    assert httpx.post(f"{base(target)}/other/next", content=b"x").status_code != 403
+    mirror(base(source), base(target), channel=["film"], max_rate="1MB", oldest_first=True, detach=True)
+    assert asked(target)["setting"] == {
+        **{"source": base(source), "channels": ["film"], "order": "oldest", "max_rate": 1_000_000}
+    }
+
+
+def test_a_mirror_that_is_stopped_copies_nothing(stack: ExitStack, capsys: pytest.CaptureFixture[str]) -> None:
+    """Its copies stay, and take no publishers; the same command goes on."""
+    source, target = stack.enter_context(durable(None)), stack.enter_context(durable(None))
+    publish(source, 0)
+    mirror(base(source), base(target), detach=True)
+    eventually(lambda: read(target, 0)[0] == 200, what="the copy")
+    run(stop(base(target)))
+    assert "copies nothing more" in capsys.readouterr().out
+    publish(source, 1)
+    assert (asked(target)["state"], read(target, 0)[0]) == ("stopped", 200)
+    assert httpx.post(f"{base(target)}/film/1", content=b"x").status_code == 403
+    run(stop(base(target)))
+    mirror(base(source), base(target), detach=True)
+    eventually(lambda: read(target, 1) == (200, b"film 1"), what="the rest")
+
+
+def test_the_other_site_takes_over_and_the_first_returns(
+    stack: ExitStack, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Promoted one epoch up; the old source is told, shows what only it has, and mirrors the new one."""
+    with durable(tmp_path / "old") as old:
+        new = stack.enter_context(durable(tmp_path / "new"))
+        publish(old, *range(5))
+        mirror(base(old), base(new), detach=True)
+        copied(new, 5)
+        run(stop(base(new)))
+        publish(old, 5)
+        run(promote(base(new), accept_loss=True))
+        assert "has taken over 1 channel" in capsys.readouterr().out
+        publish(new, 5, 6)
+        assert httpx.get(f"{base(new)}/film/6").headers["Lp-Trickle-Epoch"] == "2"
+        eventually(lambda: asked(old)["state"] == "deposed", what="the old one has heard")
+        assert httpx.post(f"{base(old)}/film/6", content=b"x").status_code == 403
+        with pytest.raises(TrickleError, match="mirrors nothing"):
+            run(promote(base(new)))
+        run(status(base(old)))
+        assert base(new) in capsys.readouterr().out
+    old = stack.enter_context(durable(tmp_path / "old"))
+    assert (asked(old)["state"], read(old, 5)) == ("deposed", (200, b"film 5"))
+
+
+def test_what_a_promotion_loses_is_listed_exactly(stack: ExitStack, capsys: pytest.CaptureFixture[str]) -> None:
+    """Nothing, if all had come when the source was lost; else the segment that was being written."""
+    target = stack.enter_context(durable(None))
+    with durable(None) as source:
+        publish(source, 0)
+        mirror(base(source), base(target), detach=True)
+        eventually(lambda: read(target, 0)[0] == 200, what="the copy")
+        client = source.target()
+        upload, _ = client.channel("film").started(1, b"half")
+        eventually(lambda: asked(target, route="?for_promotion=1")["lost"], what="it has begun here")
+        run_status(target, 1)
+        upload.end()
+        eventually(lambda: not asked(target, route="?for_promotion=1")["lost"], what="it has come")
+        client.close()
+    eventually(lambda: asked(target)["state"] == "unreachable", what="the source is gone")
+    run_status(target, 0)
+    run(promote(base(target)))
+    publish(target, 2)
+    assert "film epoch 1: segment 1 (its end: 4 bytes of it are here)" in capsys.readouterr().out
+
+
+def run_status(server: LocalServer, code: int) -> None:
+    """Ask what a promotion would lose; the exit code says whether that is something."""
+    asking = status(base(server), for_promotion=True)
+    if not code:
+        run(asking)
+        return
+    with pytest.raises(typer.Exit) as ended:
+        run(asking)
+    assert ended.value.exit_code == code
+
+
+def test_a_source_that_refuses_is_asked_more_and_more_seldom(stack: ExitStack) -> None:
+    """A feed that is refused at once, while everything else is answered, is no retry storm."""
+    target = stack.enter_context(durable(None))
+    source = stack.enter_context(durable(None, max_readers=1, storm_guard="off"))
+    publish(source, 0)
+    client = source.target()
+    client.channel("film").read(1)
+    eventually(lambda: source.plane.registry.readers == 1, what="the only reader")
+    mirror(base(source), base(target), detach=True)
+    registry = target.node.mirror._registry
+    assert registry is not None
+
+    def attempts() -> int:
+        row = target.inside(lambda: registry.channel("film"))
+        return 0 if row is None else row.attempts
+
+    eventually(lambda: attempts() >= 3, what="three attempts")
+    assert sum(record.op == "feed" for record in source.records) <= attempts() + 1
+    assert asked(target)["errors"][-1]["channel"] == "film"
+    client.close()
+
+
+def test_what_only_the_former_source_has_is_exported_first(
+    stack: ExitStack, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Without a word about it nothing is replaced; then it is in files, and the server is a mirror."""
+    old, new = (stack.enter_context(durable(tmp_path / name)) for name in ("old", "new"))
+    publish(old, *range(4))
+    publish(old, 0, name="lost")
+    publish(new, *range(3))
+    httpx.post(f"{base(new)}/film/3", content=b"another one")
+    with pytest.raises(TrickleError, match="2 segments would be lost: use --export"):
+        run(back(base(new), base(old)))
+    assert asked(old)["state"] == "none"
+    run(back(base(new), base(old), export=tmp_path / "only"))
+    found = {
+        path.relative_to(tmp_path / "only").as_posix(): path.read_bytes() for path in (tmp_path / "only").rglob("*-*")
+    }
+    assert found == {"film/1-00000003": b"film 3", "lost/1-00000000": b"lost 0"}
+    copied(old, 4)
+    assert read(old, 3) == (200, b"another one")
+    assert "only at" in capsys.readouterr().err
+
+
+def test_what_cannot_be_done_is_said(stack: ExitStack, tmp_path: Path) -> None:
+    """One line that says what to do."""
+    source, target = stack.enter_context(durable(None)), stack.enter_context(durable(None))
+    for command in (stop(base(target)), promote(base(target)), resync(base(target)), reverify(base(target))):
+        with pytest.raises(TrickleError, match="mirrors nothing"):
+            run(command)
+    publish(target, 0)
+    with pytest.raises(TrickleError, match=r"1 channels of its own.*'film'"):
+        mirror(base(source), base(target), detach=True)
+    mirror(base(source), base(target), channel=["other"], detach=True)
+    with pytest.raises(TrickleError, match="use another server for another source"):
+        mirror("http://127.0.0.1:1/trickle", base(target), channel=["other"], detach=True)
+    with pytest.raises(ConnectionLost):
+        run(status("http://127.0.0.1:1"))
+    with pytest.raises(typer.BadParameter, match="ends with this command"):
+        mirror(base(source), str(tmp_path / "folder"), detach=True)
+
+
+def test_a_server_that_can_mirror_nothing_says_why() -> None:
+    """It has several workers, or is a node of a cluster."""
+    service = MirrorService(None, None, "a node of a cluster mirrors no other server")
+    assert service.status(lost=True).state == "none"
+    with pytest.raises(Conflict, match="a node of a cluster"):
+        run(service.set(NewSettingModel(source="http://a/trickle"), ""))
+    with pytest.raises(Conflict, match="a node of a cluster"):
+        run(service.depose("http://a/trickle"))
+
+
+def test_a_wrong_source_is_a_problem_that_is_shown(stack: ExitStack) -> None:
+    """The mirror goes on trying."""
+    target = stack.enter_context(durable(None))
+    mirror(f"http://127.0.0.1:{target.port}/wrong", base(target), channel=["x"], detach=True)
+    eventually(lambda: "base path" in asked(target)["problem"], what="the problem")
+
+
+def test_a_folder_is_a_destination(stack: ExitStack, tmp_path: Path) -> None:
+    """A server runs in the command, until Ctrl-C; the folder is a data directory."""
+    source = stack.enter_context(durable(tmp_path / "source"))
+    publish(source, *range(5))
+    command = forked("mirror", base(source), tmp_path / "folder")
+    with subprocess.Popen(command, stderr=subprocess.PIPE, text=True) as process:
+        assert process.stderr is not None
+        said = ""
+        while "following" not in said:
+            said += process.stderr.readline()
+        assert "readers find them at http://127.0.0.1:" in said
+        process.send_signal(signal.SIGINT)
+        assert process.wait(WITHIN_S) == 0
+    registry = MirrorRegistry(tmp_path / "folder" / FILE)
+    assert registry.counts()["segment", "synced"][0] == 5
+    registry.close()
+    target = stack.enter_context(durable(tmp_path / "folder"))
+    assert read(target, 0) == (200, b"film 0")
