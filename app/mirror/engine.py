@@ -580,7 +580,7 @@ class Mirror:
                 raise SourceLies(f"it came with {size} bytes and the CRC-32 {crc:08x}, and not as it was listed")
             # Its feed breaks off when the source is started anew. Then these may be bytes of another channel, which has
             # the same name, epoch and seq.
-            if follower is None or self._followers.get(name) is not follower:
+            if not self._stands(name, follower):
                 raise SourceError("the feed of its channel broke off meanwhile")
             self._show(row, body, crc)
         except RegistryError:
@@ -596,6 +596,9 @@ class Mirror:
         finally:
             self._copying -= 1
             self._in_flight -= row.size
+
+    def _stands(self, name: str, follower: _Follower | None) -> bool:
+        return follower is not None and self._followers.get(name) is follower
 
     def _show(self, row: SegmentRow, body: Sequence[bytes], crc: int) -> None:
         """One step: if nothing has happened to the segment and its channel, it can be read from now on."""
@@ -657,7 +660,7 @@ class Mirror:
             if follower is not None and told is not None and _differs(told, row.size, crc):
                 self.mismatches += 1
                 self._tell(name, f"segment {row.seq} is another one at the source, and is copied again")
-                if self._followers.get(name) is follower and self.registry.is_current(row):
+                if self._stands(name, follower) and self.registry.is_current(row):
                     self._copy_again(follower.truth, [told])
             self.registry.verified(row, crc, self._wall())
             await asyncio.sleep(row.size / VERIFY_RATE)

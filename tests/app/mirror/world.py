@@ -803,7 +803,7 @@ class _Watched(MirrorRegistry):
 
 
 _CHANCES: Final = {
-    "write": 12, "delete": 3, "begin anew": 4, "source restarts": 1, "source goes": 1, "source comes": 2,
+    "write": 12, "delete": 8, "begin anew": 4, "source restarts": 1, "source goes": 1, "source comes": 2,
     "news are forgotten": 2, "history is forgotten": 1, "lies": 1, "select": 2, "own": 1, "restart": 1, "kill": 1,
     "disk": 0.5, "look": 1, "resync": 1,
 }  # fmt: skip
