@@ -115,7 +115,8 @@ class Publisher:
 
     - The channel is gone or empty (the server was restarted): it goes on with its own numbers.
     - The head lies between what was confirmed and what was sent here: it goes on where it was.
-    - The head lies beyond that, or before it, or the channel is in a later epoch: another publisher is there by
+    - A copy of the channel was promoted, in a later epoch: it goes on there.
+    - The head lies beyond that, or before it, or a later epoch has another numbering: another publisher is there by
       now, and :exc:`~tricklecast.trickle.errors.Superseded` is raised, with ``seq`` (the newest one of this
       publisher) and ``latest`` (the head). The same error is raised when a segment that was not begun here turns out
       to be closed, or when another publisher takes a segment over.

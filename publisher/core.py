@@ -22,11 +22,12 @@ Rules (docs/reference/protocol.md, sections 3, 5 and 6):
   publisher joined others. So the readers of a server that was restarted know that no new numbering begins.
 - A server whose channel is gone or empty gets the seqs that come next here, as if nothing had happened. So does one
   that has lost the newest segments: its head went back, and it says that nothing was published since its start.
-- A head beyond what was published here, any other head that went back, a later epoch, or a 409 for a seq that this
-  publisher did not begin, are another publisher's doing: ``Superseded``.
+- A head beyond what was published here, any other head that went back, a later epoch of another numbering, or a 409
+  for a seq that this publisher did not begin, are another publisher's doing: ``Superseded``.
 - Once a server has told the channel's epoch, each request is for that epoch only, so that a publisher that was paused
-  writes nothing into its successor's epoch. A 409 with a later epoch is ``Superseded``. One with an
-  earlier epoch is that of a server that has forgotten the later ones: the position is asked for. A 404 is that of a
+  writes nothing into its successor's epoch. A 409 with a later epoch is ``Superseded``, unless it names this
+  publisher's numbering: a copy of the channel was promoted, perhaps without the newest segments, and the position is
+  asked for. So it is after one with an earlier epoch, of a server that has forgotten the later ones. A 404 is that of a
   server that has forgotten the channel: the segment is sent again for any epoch, and begins the channel anew.
 - Before the first byte, a 409 to ``Lp-Trickle-If-Idle`` means that another client publishes: ``ChannelBusy``. Its
   connection may be gone already (``Retry-After``): then the request is repeated :data:`BUSY_RETRIES` times.
@@ -354,8 +355,9 @@ class Plan:
             case Answer() if (head := head_of(outcome)) is not None:
                 self._learn(outcome)
                 known, epoch = self.numbering.epoch, outcome.natural(wire.EPOCH)
+                ours = outcome.life is not None and self._is_ours(outcome.life.name)
                 why = self.numbering.compare(
-                    head, since, epoch, exact=epoch is not None, unwritten=_is_unwritten(outcome)
+                    head, since, epoch, exact=epoch is not None, unwritten=_is_unwritten(outcome), ours=ours
                 )
                 if why:
                     other = None if known in (None, epoch) else epoch
@@ -463,8 +465,8 @@ class Plan:
     ) -> RetryAfter | Advance | Stop:
         """404, or 409 with an epoch: the channel is not in the epoch that the request was for; nothing was stored.
 
-        A later epoch is another client's, unless this publisher has found its channel gone since the request was made:
-        then its own segments may have begun it.
+        A later epoch is another client's, unless it goes on with this publisher's numbering, or this publisher has
+        found its channel gone since the request was made: then its own segments may have begun it.
         """
         known = ticket.renewals != self.numbering.renewals
         match error:
@@ -472,9 +474,9 @@ class Plan:
                 self.numbering.begin_epoch()
                 error = ChannelNotFound(error.status, seq=ticket.seq, detail="the server does not know it any more")
             case Superseded(epoch=int() as epoch) if not known:
-                if epoch > (ticket.epoch or 0):
+                if epoch > (ticket.epoch or 0) and not self._is_ours(error.numbering):
                     return self._stop(error)
-                self.uncertain = True
+                self.uncertain |= epoch != self.numbering.epoch
         if not progress.held:
             return self._drop(ticket, error)
         delay_s = self._clock.after_answer(error, progress.lived_s, known=known)
@@ -517,6 +519,10 @@ class Plan:
 
     def _note(self, outcome: ExchangeOutcome) -> None:
         self._reached |= not isinstance(outcome, Lost) or (outcome.connected and not outcome.waited_s)
+
+    def _is_ours(self, numbering: str) -> bool:
+        """Whether a numbering is the one with which this publisher publishes."""
+        return bool(numbering) and numbering == self._life.partition(":")[0]
 
     def _learn(self, answer: Answer) -> None:
         if answer.status == wire.Status.OK:
@@ -645,7 +651,14 @@ class Numbering:
             self._loose.append(seq)
 
     def compare(
-        self, head: int, since: int, epoch: int | None = None, *, exact: bool = True, unwritten: bool = False
+        self,
+        head: int,
+        since: int,
+        epoch: int | None = None,
+        *,
+        exact: bool = True,
+        unwritten: bool = False,
+        ours: bool = False,
     ) -> str | None:
         """Take in the head that the server shows; returns why it cannot be this publisher's doing, if so.
 
@@ -655,8 +668,10 @@ class Numbering:
                 confirmed more, on other connections.
             exact: it is a server whose head never goes back.
             unwritten: nothing was published to the channel since the server started.
+            ours: its numbering is this publisher's.
 
-        In a later epoch the channel is another publisher's. Otherwise a head of 0 is an empty channel, for whose
+        In a later epoch the channel is another publisher's, unless it goes on with this numbering: a copy of it was
+        promoted, which may lack the newest segments. Otherwise a head of 0 is an empty channel, for whose
         numbering nobody but this publisher can be responsible: it goes on with its own. So does a publisher that has
         sent nothing yet, wherever the head is. A head that went back to
         right behind a segment that may still have been on its way is that of a server that lost all, and got that one.
@@ -667,7 +682,8 @@ class Numbering:
             self.epoch = epoch
         if self.newest < 0:
             return None
-        if older is not None and epoch is not None and epoch > older:
+        promoted = older is not None and epoch is not None and epoch > older
+        if promoted and not ours:
             return f"another client ended the channel and began it again (epoch {epoch}, not {older})"
         if head == 0:
             if since >= 0:
@@ -676,7 +692,7 @@ class Numbering:
         if head > self.newest + 1:
             return f"another client has published up to {head - 1}; this publisher has come to {self.newest}"
         if head <= since - (0 if exact else BACKWARDS):
-            if unwritten or head - 1 in self._unsettled or head - 1 in self._loose:
+            if unwritten or promoted or head - 1 in self._unsettled or head - 1 in self._loose:
                 self.begin_epoch(epoch)
                 self._head = head
                 return None

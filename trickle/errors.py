@@ -267,6 +267,7 @@ class Superseded(BrokenByPeer):
     Attributes:
         latest: the head, if the server named it.
         epoch: the channel's present epoch, if that is not the publisher's; ``None`` otherwise.
+        numbering: the name of the channel's numbering then; ``""`` if the server named none.
     """
 
     summary = "another publisher has taken over, or the segment is closed"
@@ -279,10 +280,12 @@ class Superseded(BrokenByPeer):
         detail: str = "",
         latest: int | None = None,
         epoch: int | None = None,
+        numbering: str = "",
     ) -> None:
         super().__init__(status, seq=seq, detail=detail)
         self.latest = latest
         self.epoch = epoch
+        self.numbering = numbering
 
     def __str__(self) -> str:
         return f"{self.detail[:1].lower()}{self.detail[1:] or self.summary}{self.where}"
@@ -484,7 +487,9 @@ def _conflict(status: int, headers: Mapping[str, str], seq: int | None, detail: 
     if publishing_s is None:
         epoch = header_int(headers, wire.EPOCH)
         why = detail if epoch is None else f"another client has begun the channel anew: it is in epoch {epoch}"
-        return Superseded(status, seq=seq, detail=why, latest=latest, epoch=epoch)
+        life = wire.parse_life(headers.get(wire.LIFE, ""))
+        numbering = "" if life is None else life.name
+        return Superseded(status, seq=seq, detail=why, latest=latest, epoch=epoch, numbering=numbering)
     return ChannelBusy(
         status,
         seq=seq,

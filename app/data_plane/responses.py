@@ -395,7 +395,7 @@ def refusal_reply(refusal: Refusal, op: Op | None, jitter: Jitter) -> Reply:
         case Cause.OCCUPIED:
             return _occupied_reply(refusal)
         case Cause.EPOCH:
-            headers = (latest, (wire.EPOCH, refusal.epoch))
+            headers = (latest, (wire.EPOCH, refusal.epoch), *_life(refusal.life))
             body = f"The channel is in epoch {refusal.epoch}".encode()
             return Reply(Status.CONFLICT, Reason.CONFLICT, headers, body, close=publishing)
         case Cause.NO_SEGMENT:

@@ -817,6 +817,27 @@ class TestEpoch:
         plan.on_post(early, answer(200, Size=10, Epoch=3), WHOLE)
         assert opened(plan).epoch is None
 
+    @pytest.mark.parametrize(("head", "goes_on"), [(1, True), (0, True), (2, True), (9, False)])
+    def test_a_later_one_with_the_same_numbering_is_a_copy_that_was_promoted(self, head: int, goes_on: bool) -> None:
+        """The publisher asks how far it is, and goes on in its epoch; another one may be there all the same."""
+        plan = Plan("resume", rng=TopRandom(), name="me")
+        plan.on_next(answer(200, Latest=0, Epoch=2))
+        ticket, later = take(plan), take(plan)
+        plan.on_post(ticket, answer(200, Size=10, Epoch=2, Life="me:0"), WHOLE)
+        assert plan.before_request(later).epoch == 2
+        verdict = plan.on_post(plan.before_request(later), answer(409, "", Latest=1, Epoch=3, Life="me:0"), HALF)
+        assert isinstance(verdict, RetryAfter)
+        assert plan.uncertain
+        found = plan.on_located(answer(200, Latest=head, Epoch=3, Life="me:0"), 0)
+        assert isinstance(found, Advance) is goes_on
+        if goes_on:
+            assert (plan.before_request(later).epoch, plan.uncertain) == (3, False)
+            verdict = plan.on_post(
+                replace(later, epoch=2, renewals=plan.numbering.renewals), answer(409, Epoch=3, Life="me:0"), HALF
+            )
+            assert isinstance(verdict, RetryAfter)
+            assert not plan.uncertain
+
     @pytest.mark.parametrize("progress", [IDLE, HALF, GONE])
     def test_a_later_one_is_another_publishers(self, progress: Progress) -> None:
         """Nothing more is published, and the error tells the epoch."""
