@@ -64,7 +64,7 @@ STATUS_OF_REFUSAL = {
     Cause.LIMIT: 503,
     Cause.STORAGE: 503,
     Cause.REPLICA: 503,
-    Cause.MIRROR: 403,
+    Cause.MIRROR: 503,
     Cause.SHUTDOWN: 503,
 }
 
@@ -479,7 +479,7 @@ def _refused(refusal: Refusal, jitter: Callable[[int, int], int]) -> tuple[HTTPE
         Cause.NO_SEGMENT: "no such segment",
     }.get(refusal.why, "no such channel")
     headers = None
-    if refusal.why in (Cause.LIMIT, Cause.STORAGE, Cause.REPLICA, Cause.SHUTDOWN):
+    if STATUS_OF_REFUSAL[refusal.why] == 503:
         headers = {"Retry-After": str(jitter(*refusal.come_back_s))}
     reason = "" if refusal.limit is None else Reason.limit(refusal.limit)
     if refusal.why is Cause.MIRROR:

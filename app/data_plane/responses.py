@@ -408,7 +408,7 @@ def refusal_reply(refusal: Refusal, op: Op | None, jitter: Jitter) -> Reply:
         case Cause.REPLICA:
             return replica_reply(jitter)
         case Cause.MIRROR:
-            return mirror_reply(refusal)
+            return mirror_reply(refusal, jitter)
         case Cause.SHUTDOWN:
             return shutdown_reply(jitter, refusal.come_back_s)
         case _:
@@ -506,10 +506,14 @@ def elsewhere_reply(url: str = "") -> Reply:
     return Reply(Status.MISDIRECTED, Reason.REPLICA, headers, body, close=True)
 
 
-def mirror_reply(refusal: Refusal) -> Reply:
-    """The response to a client that would change a channel of the server that this one mirrors, or of its successor."""
+def mirror_reply(refusal: Refusal, jitter: Jitter) -> Reply:
+    """The response to a client that would change a channel of the server that this one mirrors, or of its successor.
+
+    It is no final one: a publisher that knows both servers asks the other one, and comes back after a promotion.
+    """
     headers: Headers = ((wire.LATEST, refusal.head), (wire.EPOCH, refusal.epoch)) if refusal.epoch else ()
-    return Reply(Status.FORBIDDEN, Reason.MIRROR, headers, refusal.detail.encode(), close=True)
+    body, wait_s = refusal.detail.encode(), jitter(*OVERLOAD_RETRY_S)
+    return Reply(Status.UNAVAILABLE, Reason.MIRROR, headers, body, close=True, retry_after_s=wait_s)
 
 
 def busy_reply(jitter: Jitter) -> Reply:

@@ -337,7 +337,8 @@ class ServerDestination:
         """Send those away that write to a channel, if nobody may any more."""
         if not (detail := self.read_only.why(owned.name)):
             return
-        reply = mirror_reply(Refusal(Cause.MIRROR, head=owned.next_seq, epoch=owned.epoch, detail=detail))
+        refusal = Refusal(Cause.MIRROR, head=owned.next_seq, epoch=owned.epoch, detail=detail)
+        reply = mirror_reply(refusal, self.plane.jitter)
         for segment in owned.unclosed:
             if segment.writer is not None and isinstance(upload := segment.writer.owner, Upload):
                 upload.send_away(reply)

@@ -48,7 +48,7 @@ def url(server: LocalServer, name: str = "film") -> str:
 
 
 def test_publishers_are_refused_where_a_mirror_is_set(site: Site) -> None:
-    """Whatever they want to change, over both planes: 403, the reason, and what to do. Others go on."""
+    """Whatever they want to change, over both planes: 503, the reason, and what to do. Others go on."""
     film(site.source).publish(0, b"x")
     site.pair.follow()
     here, plain = film(site.target), client(site.target)
@@ -63,7 +63,7 @@ def test_publishers_are_refused_where_a_mirror_is_set(site: Site) -> None:
         plain.ask("DELETE", "/api/v1/channels/film"),
         plain.ask("DELETE", "/api/v1/channels/film/segments/0"),
     ]
-    assert [answer.status for answer in answers] == [403] * len(answers)
+    assert [answer.status for answer in answers] == [503] * len(answers)
     for answer in answers:
         assert SOURCE.encode() in answer.body
         assert b"tricklecast mirror promote" in answer.body
@@ -91,7 +91,7 @@ def test_who_publishes_when_a_mirror_is_set_is_sent_away(site: Site) -> None:
     waiting = here.preconnect(1)
     mirrors(site.target)
     for one in (upload, waiting):
-        assert one.answer().status == 403
+        assert one.answer().status == 503
     segment = site.target.plane.registry.channels["film"].segments[0]
     assert (segment.written, segment.size) == (False, 5)
 
@@ -137,7 +137,7 @@ def test_one_channel_is_promoted(site: Site) -> None:
         site.pair.follow(name)
     assert run(site.target, destination_of(site.target).promote(["film", "nobody"])) == 1
     film(site.target).publish(1, b"y").has(1, b"y", epoch=2)
-    assert film(site.target, "other").post(1).status == 403
+    assert film(site.target, "other").post(1).status == 503
     film(site.source, "other").publish(1, b"z")
     site.pair.same("other")
     film(site.target, "other").has(1, b"z", epoch=1)
@@ -234,17 +234,17 @@ def test_a_server_whose_place_is_taken_is_read_only(tmp_path: Path) -> None:
         here = film(server).publish(0, b"x")
         upload = here.preconnect(1)
         server.inside(lambda: destination_of(server).depose("https://new.example", ["fi*"]))
-        assert upload.answer().status == 403
+        assert upload.answer().status == 503
         refused = here.post(1)
         assert (refused.status, refused.body) == (
-            403,
+            503,
             b"https://new.example has taken this server's place: publish there",
         )
         here.has(0, b"x")
         film(server, "other").publish(0, b"y")
     assert json.loads((folder / "deposed.json").read_bytes()) == {"by": "https://new.example", "channels": ["fi*"]}
     with durable(folder) as server:
-        assert film(server).has(0, b"x").post(1).status == 403
+        assert film(server).has(0, b"x").post(1).status == 503
         server.inside(destination_of(server).read_only.release)
         film(server).publish(1, b"y")
     with durable(folder) as server:
@@ -256,7 +256,7 @@ def test_a_server_without_a_directory_is_deposed_until_it_ends() -> None:
     with durable(None) as server:
         here = film(server).publish(0, b"x")
         server.inside(partial(destination_of(server).depose, "https://new.example"))
-        assert here.post(1).status == 403
+        assert here.post(1).status == 503
         server.inside(destination_of(server).read_only.release)
         here.publish(1, b"y")
 

@@ -92,18 +92,18 @@ def test_all_of_a_source_is_at_the_destination(
 
 
 def test_publishers_are_refused_for_copies_only(stack: ExitStack, tmp_path: Path) -> None:
-    """403 says which server is mirrored; a name outside the choice is a channel like any other."""
+    """503 says which server is mirrored; a name outside the choice is a channel like any other."""
     source, target = stack.enter_context(durable(None)), stack.enter_context(durable(None))
     publish(source, 0)
     mirror(base(source), base(target), channel=["fi*"], detach=True)
     eventually(lambda: read(target, 0) == (200, b"film 0"), what="the copy")
     for name in ("film", "first"):
         answer = httpx.post(f"{base(target)}/{name}/1", content=b"x")
-        assert (answer.status_code, base(source) in answer.text) == (403, True)
-    assert httpx.delete(f"{base(target)}/film").status_code == 403
+        assert (answer.status_code, base(source) in answer.text) == (503, True)
+    assert httpx.delete(f"{base(target)}/film").status_code == 503
     assert httpx.post(f"{base(target)}/other/0", content=b"x").status_code == 200
     assert not asked(target)["stores"]
-    assert target.record(status=403, channel="first").reason == "mirror"
+    assert target.record(status=503, channel="first").reason == "mirror"
 
 
 def test_a_destination_goes_on_after_a_restart(stack: ExitStack, tmp_path: Path) -> None:
@@ -120,7 +120,7 @@ def test_a_destination_goes_on_after_a_restart(stack: ExitStack, tmp_path: Path)
     answer = asked(target)
     assert (answer["state"], answer["segments"]) == ("unreachable", {"synced": 5})
     assert [read(target, seq) for seq in (0, 4)] == [(200, b"film 0"), (200, b"film 4")]
-    assert httpx.post(f"{base(target)}/film/5", content=b"x").status_code == 403
+    assert httpx.post(f"{base(target)}/film/5", content=b"x").status_code == 503
 
 
 def test_a_choice_is_narrowed_and_widened(stack: ExitStack, tmp_path: Path) -> None:
@@ -132,7 +132,7 @@ def test_a_choice_is_narrowed_and_widened(stack: ExitStack, tmp_path: Path) -> N
     eventually(lambda: len(target.node.plane.registry.channels) == 3, what="both copies")
     mirror(base(source), base(target), channel=["film"], detach=True)
     eventually(lambda: asked(target)["live"] == 1, what="one is left")
-    assert httpx.post(f"{base(target)}/other/next", content=b"x").status_code != 403
+    assert httpx.post(f"{base(target)}/other/next", content=b"x").status_code != 503
     mirror(base(source), base(target), channel=["film"], max_rate="1MB", oldest_first=True, detach=True)
     assert asked(target)["setting"] == {
         **{"source": base(source), "channels": ["film"], "order": "oldest", "max_rate": 1_000_000}
@@ -149,7 +149,7 @@ def test_a_mirror_that_is_stopped_copies_nothing(stack: ExitStack, capsys: pytes
     assert "copies nothing more" in capsys.readouterr().out
     publish(source, 1)
     assert (asked(target)["state"], read(target, 0)[0]) == ("stopped", 200)
-    assert httpx.post(f"{base(target)}/film/1", content=b"x").status_code == 403
+    assert httpx.post(f"{base(target)}/film/1", content=b"x").status_code == 503
     run(stop(base(target)))
     mirror(base(source), base(target), detach=True)
     eventually(lambda: read(target, 1) == (200, b"film 1"), what="the rest")
@@ -171,7 +171,7 @@ def test_the_other_site_takes_over_and_the_first_returns(
         publish(new, 5, 6)
         assert httpx.get(f"{base(new)}/film/6").headers["Lp-Trickle-Epoch"] == "2"
         eventually(lambda: asked(old)["state"] == "deposed", what="the old one has heard")
-        assert httpx.post(f"{base(old)}/film/6", content=b"x").status_code == 403
+        assert httpx.post(f"{base(old)}/film/6", content=b"x").status_code == 503
         with pytest.raises(TrickleError, match="mirrors nothing"):
             run(promote(base(new)))
         run(status(base(old)))
