@@ -824,8 +824,10 @@ class TestEpoch:
         plan.on_next(answer(200, Latest=0, Epoch=2))
         ticket, later = take(plan), take(plan)
         plan.on_post(ticket, answer(200, Size=10, Epoch=2, Life="me:0"), WHOLE)
-        assert plan.before_request(later).epoch == 2
-        verdict = plan.on_post(plan.before_request(later), answer(409, "", Latest=1, Epoch=3, Life="me:0"), HALF)
+        request = plan.before_request(later)
+        assert isinstance(request, Ticket)
+        assert request.epoch == 2
+        verdict = plan.on_post(request, answer(409, "", Latest=1, Epoch=3, Life="me:0"), HALF)
         assert isinstance(verdict, RetryAfter)
         assert plan.uncertain
         found = plan.on_located(answer(200, Latest=head, Epoch=3, Life="me:0"), 0)
