@@ -833,11 +833,11 @@ class TestEpoch:
         found = plan.on_located(answer(200, Latest=head, Epoch=3, Life="me:0"), 0)
         assert isinstance(found, Advance) is goes_on
         if goes_on:
-            assert (plan.before_request(later).epoch, plan.uncertain) == (3, False)
-            verdict = plan.on_post(
-                replace(later, epoch=2, renewals=plan.numbering.renewals), answer(409, Epoch=3, Life="me:0"), HALF
-            )
-            assert isinstance(verdict, RetryAfter)
+            again = plan.before_request(later)
+            assert isinstance(again, Ticket)
+            assert (again.epoch, plan.uncertain) == (3, False)
+            late = replace(later, epoch=2, renewals=plan.numbering.renewals)
+            assert isinstance(plan.on_post(late, answer(409, Epoch=3, Life="me:0"), HALF), RetryAfter)
             assert not plan.uncertain
 
     @pytest.mark.parametrize("progress", [IDLE, HALF, GONE])
