@@ -79,15 +79,15 @@ COMMANDS: Final = {
     "cluster status": Mount("tricklecast.app.nodes.cli", "status", "Show the nodes of a cluster.", _SERVER),
     "cluster move": Mount("tricklecast.app.nodes.cli", "move", "Move a channel to another node.", _SERVER),
     "cluster drain": Mount("tricklecast.app.nodes.cli", "drain", "Move all channels of a node to others.", _SERVER),
-    "mirror": Mount("tricklecast.app.mirror.cli", "mirror", "Copy a server's channels to another site.", _SERVER),
-    "mirror status": Mount("tricklecast.app.mirror.cli", "status", "Show how far the copies are.", _SERVER),
+    "mirror": Mount("tricklecast.app.mirror_cli", "mirror", "Copy a server's channels to another site.", _SERVER),
+    "mirror status": Mount("tricklecast.app.mirror_cli", "status", "Show how far the copies are.", _SERVER),
     "mirror promote": Mount(
-        "tricklecast.app.mirror.cli", "promote", "Let the copies take the source's place.", _SERVER
+        "tricklecast.app.mirror_cli", "promote", "Let the copies take the source's place.", _SERVER
     ),
-    "mirror back": Mount("tricklecast.app.mirror.cli", "back", "Make the former source a mirror.", _SERVER),
-    "mirror stop": Mount("tricklecast.app.mirror.cli", "stop", "Copy nothing more.", _SERVER),
-    "mirror resync": Mount("tricklecast.app.mirror.cli", "resync", "Make copies again.", _SERVER),
-    "mirror reverify": Mount("tricklecast.app.mirror.cli", "reverify", "Compare copies again.", _SERVER),
+    "mirror back": Mount("tricklecast.app.mirror_cli", "back", "Make the former source a mirror.", _SERVER),
+    "mirror stop": Mount("tricklecast.app.mirror_cli", "stop", "Copy nothing more.", _SERVER),
+    "mirror resync": Mount("tricklecast.app.mirror_cli", "resync", "Make copies again.", _SERVER),
+    "mirror reverify": Mount("tricklecast.app.mirror_cli", "reverify", "Compare copies again.", _SERVER),
     "token create": Mount("tricklecast.app.access.cli", "create", "Sign an access token.", _SERVER, ("tokens", "jwt")),
     "token inspect": Mount(
         "tricklecast.app.access.cli", "inspect", "Show the claims of an access token.", _SERVER, ("tokens", "jwt")

@@ -19,10 +19,10 @@ from tests.support.forked import forked
 from tests.support.local import LocalServer
 from tests.support.peers import run
 from tests.support.waiting import WITHIN_S, eventually
-from tricklecast.app.mirror.cli import back, mirror, promote, resync, reverify, status, stop
 from tricklecast.app.mirror.registry import MirrorRegistry
 from tricklecast.app.mirror.routes import Conflict, NewSettingModel
 from tricklecast.app.mirror.service import FILE, MirrorService
+from tricklecast.app.mirror_cli import back, mirror, promote, resync, reverify, status, stop
 from tricklecast.trickle.errors import ConnectionLost, TrickleError
 
 

@@ -6,11 +6,12 @@ a command runs, so that ``--help`` is quick.
 
 from __future__ import annotations
 
+import asyncio
 import json
 import os
 import sys
 import time
-from asyncio import sleep
+from collections.abc import Awaitable, Callable
 from contextlib import AsyncExitStack
 from dataclasses import dataclass
 from pathlib import Path
@@ -132,11 +133,9 @@ def mirror(
 
         run(begin(dst, f"Ctrl-C ends this command; `tricklecast mirror stop {dst}` ends the copying."))
         return
-    from tricklecast.app.mirror.folder import serve_folder
-
     if detach:
         raise typer.BadParameter("a server on a folder ends with this command", param_hint="--detach")
-    serve_folder(Path(dst), port, screen.say, lambda url: begin(url, "Ctrl-C ends it."))
+    _serve_folder(Path(dst), port, screen.say, lambda url: begin(url, "Ctrl-C ends it."))
 
 
 async def status(
@@ -185,7 +184,7 @@ async def status(
             shown = text
         if not watch:
             break
-        await sleep(LOOK_S)
+        await asyncio.sleep(LOOK_S)
     if for_promotion and answer["lost"]:
         raise typer.Exit(EXIT_LOSS)
 
@@ -392,6 +391,36 @@ class _Server:
         )
 
 
+def _serve_folder(
+    folder: Path, port: int, say: Callable[[str], None], mirror: Callable[[str], Awaitable[None]]
+) -> None:
+    """Run a server on a data directory until SIGINT or SIGTERM; its other settings are those of the environment.
+
+    Args:
+        port: on this machine; 0 takes a free one. say: is told where readers find it.
+        mirror: runs beside it, with the server's URL.
+
+    Raises:
+        CannotServe, StorageError: the folder or the port cannot be used.
+    """
+    from tricklecast.app.server import serve
+    from tricklecast.app.settings import load
+
+    listening, address = asyncio.Event(), ""
+
+    def announce(url: str) -> None:
+        nonlocal address
+        address = url
+        say(f"copies to {folder}; readers find them at {url}")
+        listening.set()
+
+    async def program(_: object) -> None:
+        await listening.wait()
+        await mirror(address)
+
+    serve(load({"data_dir": str(folder), "port": str(port)}, None).settings, announce, program)
+
+
 async def _show(
     server: _Server, wanted: dict[str, Any], answer: dict[str, Any], screen: Screen, *, as_json: bool
 ) -> None:
@@ -405,7 +434,7 @@ async def _show(
             if not screen.is_terminal and (word := f"{answer['state']} {answer['problem']}") != said:
                 said = word
                 screen.say(summary(answer))
-            await sleep(LOOK_S)
+            await asyncio.sleep(LOOK_S)
             try:
                 answer = await server.ask("GET")
                 if answer["state"] == "none":  # it was started again, in memory
