@@ -42,6 +42,7 @@ from tricklecast.trickle.records import Reason
 
 if TYPE_CHECKING:
     from tricklecast.app.cluster.member import Member
+    from tricklecast.app.mirror.routes import MirrorModel
 
 PREFIX: Final = "tricklecast_"
 
@@ -57,6 +58,9 @@ OTHER_CHANNELS: Final = "_other"
 MIN_INTERVAL_S: Final = 5.0
 """A scrape that comes sooner gets the channel rates of the scrape before. So two Prometheus servers that scrape in turn
 both get rates over a meaningful time."""
+
+MIRROR_STATES: Final = ("looking", "following", "unreachable", "stopped", "promoted", "deposed")
+ROW_STATES: Final = ("pending", "started", "synced", "failed")
 
 _REFUSED_BY_LIMIT: Final = Reason.limit("")
 
@@ -106,6 +110,7 @@ class Metrics(Collector):
         reload: has the certificate, and the results of reloads.
         link: the ways to the other workers of the server, if there are any.
         member: what makes the server a node of a cluster, if it is one.
+        mirror: tells how the mirror of the server stands, if it can have one.
     """
 
     def __init__(
@@ -118,6 +123,7 @@ class Metrics(Collector):
         reload: Reload,
         link: Link | None = None,
         member: Member | None = None,
+        mirror: Callable[[], MirrorModel] | None = None,
     ) -> None:
         rates = ChannelRates(plane.registry.channels, plane.clock, plane.options.metrics_channels)
         self._sources: tuple[Callable[[], Iterable[Metric]], ...] = (
@@ -135,6 +141,7 @@ class Metrics(Collector):
             partial(_changes, bus),
             *([] if link is None else [partial(worker_metrics, link)]),
             *([] if member is None else [partial(cluster_metrics, member)]),
+            *([] if mirror is None else [lambda: mirror_metrics(mirror(), plane.wall_us() / 1e6)]),
         )
 
     def collect(self) -> Iterator[Metric]:
@@ -501,3 +508,35 @@ def cluster_metrics(member: Member) -> Iterator[Metric]:
     yield _counter("cluster_placed", "Requests for new channels that went to a node with less to do.", moving.placed)
     history = {} if member.quorum is None else member.quorum.counters
     yield _counters("cluster_history_events", "What has happened to the histories in NATS.", "event", history)
+
+
+def mirror_metrics(mirror: MirrorModel, now: float) -> Iterator[Metric]:
+    """The mirror of this server: what it copies, and how far that is. If it copies nothing, its state is all.
+
+    Args:
+        now: the time, in seconds since 1970.
+    """
+    if mirror.state == "none":
+        return
+    states = {state: float(state == mirror.state) for state in MIRROR_STATES}
+    yield _gauges("mirror_state", "1 for the state in which the mirror is.", "state", states)
+    if not mirror.copies:
+        return
+    channels: dict[str, float] = dict.fromkeys((*ROW_STATES, "deleted"), 0.0) | mirror.channels
+    yield _gauges("mirror_channels", "Channels of the source, by the state of their copies.", "state", channels)
+    segments: dict[str, float] = dict.fromkeys(ROW_STATES, 0.0) | mirror.segments
+    yield _gauges("mirror_segments", "Closed segments of the source, by the state of their copies.", "state", segments)
+    yield _gauge("mirror_segments_verified", "Copies of segments whose bytes were read again.", mirror.verified)
+    yield _gauge("mirror_live_channels", "Channels that are followed at their live edge.", mirror.live)
+    yield _counter("mirror_copied_bytes", "Bytes that the source has sent.", mirror.copied_bytes)
+    yield _counter("mirror_failures", "What has gone wrong with copies; it is tried again.", mirror.failures)
+    yield _counter("mirror_mismatches", "Copies that were wrong when they were verified.", mirror.mismatches)
+    if mirror.last_contact is None:  # how far the source is nobody knows
+        return
+    age_s = max(0.0, now - mirror.last_contact)
+    yield _gauge("mirror_contact_age_seconds", "Seconds since the source has last answered.", age_s)
+    yield _gauge("mirror_lag_segments", "Closed segments of the source that are not here.", mirror.lag.segments)
+    yield _gauge("mirror_lag_bytes", "Bytes of closed segments of the source that are not here.", mirror.lag.bytes)
+    if mirror.lag.seconds is not None:
+        text = "For how long something of live channels has not been here."
+        yield _gauge("mirror_lag_seconds", text, mirror.lag.seconds)

@@ -277,12 +277,17 @@ class Node:
         if events is not None:
             dashboards_of = OtherDashboards(self.link.questions, others) if self.link is not None and others else None
             numbers = None if worker is None else worker.numbers()
-            self.feed = DashboardFeed(self.plane, events, uses, numbers=numbers, others=dashboards_of)
+            self.feed = DashboardFeed(
+                self.plane, events, uses, numbers=numbers, others=dashboards_of, mirror=self.mirror.figures
+            )
         # The feeds of other workers have one follower, the front's.
         dashboards = None if self.feed is None or not is_front else self.feed.followers
-        metrics = Metrics(self.plane, self.log, self.access, self.bus, dashboards, self.reload, self.link, self.member)
+        status = partial(self.mirror.status, lost=False)
+        metrics = Metrics(
+            self.plane, self.log, self.access, self.bus, dashboards, self.reload, self.link, self.member, status
+        )
         text = metrics_text(metrics, None if worker is None else worker.number)
-        overview: Overview = OwnOverview(self.plane, text, partial(troubles, self.plane, self.log, self.member))
+        overview: Overview = OwnOverview(self.plane, text, partial(troubles, self.plane, self.log, self.member, status))
         self.answers: dict[str, Answerer] = {}  # to the questions of other workers
         self._followers: list[LogFollower | ClusterChanges] = []  # of the facts of other workers, or nodes
         if self.link is not None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import errno
 import os
+from collections.abc import Callable
 from itertools import chain, islice
 from typing import TYPE_CHECKING, Final, NamedTuple
 
@@ -15,6 +16,7 @@ from tricklecast.app.data_plane.scheduling import SlowReader
 
 if TYPE_CHECKING:
     from tricklecast.app.cluster.member import Member
+    from tricklecast.app.mirror.routes import MirrorModel
 
 MAX_READERS_EXAMINED: Final = 5_000
 """Lagging readers that are examined, which takes about 1 ms. Those that have stalled longest come first, and lag
@@ -57,12 +59,22 @@ def limits_in_use(plane: DataPlane, log: AccessLog | None, bus: Bus, dashboards:
     return uses
 
 
-def troubles(plane: DataPlane, log: AccessLog | None, member: Member | None = None) -> list[str]:
-    """The names of parts that do not work at present, and of resources that have run out, while the server goes on."""
+def troubles(
+    plane: DataPlane,
+    log: AccessLog | None,
+    member: Member | None = None,
+    mirror: Callable[[], MirrorModel] | None = None,
+) -> list[str]:
+    """The names of parts that do not work at present, and of resources that have run out, while the server goes on.
+
+    Args:
+        mirror: tells how the mirror of this server stands, if it can have one.
+    """
     storage = plane.registry.storage
     found = {
         "storage": (storage is not None and storage.failed is not None) or _lacks_room(member),
         "access_log": log is not None and log.stalled,
+        "mirror": mirror is not None and mirror().ailing,
         "memory": plane.short_of_memory,
         "cluster": member is not None and bool(member.degraded),
         "descriptors": _is_short_of_descriptors(),

@@ -153,7 +153,7 @@ class Mirror:
         self.patterns, self.address, self.newest_first = tuple(channels), address, newest_first
         self._pace = Pace(max_rate)
         self._reverify_s, self._wall, self._dice = reverify_s, wall, dice or Random()
-        self.mismatches = 0
+        self.mismatches = self._failures = 0
         self._errors: deque[Trouble] = deque(maxlen=MAX_ERRORS)
         self._state, self._since = "stopped", 0.0
         self._contact: float | None = None
@@ -217,6 +217,7 @@ class Mirror:
 
     def _tell(self, channel: str, error: BaseException | str) -> str:
         text = str(error) or type(error).__name__
+        self._failures += 1
         before = [one for one in self._errors if one[1:] == (channel, text)]
         for one in before:
             self._errors.remove(one)
@@ -693,6 +694,7 @@ class Mirror:
             seconds_left=0.0 if not bytes_behind else bytes_behind / rate if rate else None,
             received=self._pace.total,
             mismatches=self.mismatches,
+            failures=self._failures,
             errors=tuple(self._errors),
         )
 

@@ -115,10 +115,22 @@ class MirrorModel(BaseModel):
     remaining_s: float | None = Field(default=None, description="Until all is copied; null if nobody can tell.")
     copied_bytes: int = Field(default=0, description="Since this server was started.")
     mismatches: int = Field(default=0, description="Copies that were wrong when they were verified, since then.")
-    errors: list[TroubleModel] = Field(default=[], description="The newest ones.")
+    failures: int = Field(default=0, description="What has gone wrong since then; what has failed is tried again.")
+    errors: list[TroubleModel] = Field(default=[], description="The newest ones of these.")
     lost: list[LossModel] | None = Field(
         default=None, description="With `for_promotion=1`: what would be missing after a promotion, as far as is known."
     )
+
+    @property
+    def copies(self) -> bool:
+        """Whether it is to copy at present. A fault may have ended it."""
+        return self.state in ("looking", "following", "unreachable") or self.last_contact is not None
+
+    @property
+    def ailing(self) -> bool:
+        """Whether the source cannot be read, or a copy has failed and is not made yet."""
+        failed = self.channels.get("failed", 0) + self.segments.get("failed", 0)
+        return self.copies and (self.state == "unreachable" or bool(self.problem) or failed > 0)
 
 
 class PromotedModel(BaseModel):

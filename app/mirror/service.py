@@ -27,7 +27,7 @@ from tricklecast.app.mirror.destination import ServerDestination
 from tricklecast.app.mirror.engine import Mirror
 from tricklecast.app.mirror.opening import open_source
 from tricklecast.app.mirror.plain_source import PlainSource
-from tricklecast.app.mirror.registry import MirrorRegistry
+from tricklecast.app.mirror.registry import MirrorRegistry, RegistryError
 from tricklecast.app.mirror.routes import (
     Conflict,
     DirtyModel,
@@ -58,6 +58,9 @@ PAUSES: Final = Backoff(1.0, 60.0)
 
 STOP_S: Final = 5.0
 """What the mirror does at present ends within this time, or is given up."""
+
+SHOWN_ERRORS: Final = 5
+"""The dashboard shows the newest ones."""
 
 
 T = TypeVar("T")
@@ -153,12 +156,15 @@ class MirrorService:
             order=Order(setting.order),
             max_rate=setting.max_rate,
         )
-        if engine is not None:
-            _show(engine.status(), model)
-        else:
-            for (kind, row_state), (rows, _) in self._rows.counts().items():
-                if rows and kind != "verified":
-                    (model.channels if kind == "channel" else model.segments)[row_state] = rows
+        try:
+            if engine is not None:
+                _show(engine.status(), model)
+            else:
+                for (kind, row_state), (rows, _) in self._rows.counts().items():
+                    if rows and kind != "verified":
+                        (model.channels if kind == "channel" else model.segments)[row_state] = rows
+        except RegistryError as error:
+            model.problem = str(error)
         if lost and setting.phase != Phase.PROMOTED:
             model.lost = _losses(self._lost() if engine is None else engine.lost_if_promoted())
             model.lost += [
@@ -166,6 +172,12 @@ class MirrorService:
                 for name, epoch, seq, size in destination.unfinished()
             ]
         return model
+
+    def figures(self) -> dict[str, Any] | None:
+        """How things stand, for the dashboard; ``None``: this server mirrors nothing."""
+        now = self.status(lost=False)
+        now.errors = now.errors[-SHOWN_ERRORS:]
+        return None if now.state == "none" else now.model_dump(mode="json", exclude={"lost"})
 
     def _lost(self) -> Loss:
         channels, segments = self._rows.missing(reachable=False)
@@ -374,7 +386,8 @@ def _show(status: Status, model: MirrorModel) -> None:
     """Put the figures of the engine into the answer."""
     model.state, model.complete, model.last_contact = status.state, status.complete, status.last_contact
     model.channels, model.segments = dict(status.channels), dict(status.segments)
-    model.verified, model.live, model.mismatches = status.verified, status.live, status.mismatches
+    model.verified, model.live = status.verified, status.live
+    model.mismatches, model.failures = status.mismatches, status.failures
     model.lag = LagModel(segments=status.segments_behind, bytes=status.bytes_behind, seconds=status.seconds_behind)
     if status.oldest_dirty is not None:
         model.oldest = DirtyModel(channel=status.oldest_dirty[0], since=status.oldest_dirty[1])

@@ -31,7 +31,7 @@ class Status:
         seconds_behind: for how long something that concerns live channels has not been here; ``None``: nobody knows.
         oldest_dirty: a channel of which something is not here, and since when (seconds since 1970).
         rate: bytes per second that came of late. seconds_left: until all is here at this rate; ``None``: nobody knows.
-        received: bytes in all. mismatches: checksums that were wrong. errors: the last ones.
+        received: bytes in all. mismatches: checksums that were wrong. failures: what has gone wrong; errors: the last.
     """
 
     source: str
@@ -51,6 +51,7 @@ class Status:
     seconds_left: float | None
     received: int
     mismatches: int
+    failures: int
     errors: tuple[Trouble, ...]
 
     @property

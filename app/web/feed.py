@@ -375,6 +375,7 @@ class DashboardFeed:
         uses: returns the limits of the server and their use; its argument is the capacity for followers.
         numbers: of its channels, none of them twice in a server; ``None``: from 1 on.
         others: the other workers, where this one shows the whole server.
+        mirror: how the mirror of this server stands; it returns ``None`` if there is none.
     """
 
     def __init__(
@@ -385,12 +386,14 @@ class DashboardFeed:
         *,
         numbers: Iterator[int] | None = None,
         others: Others | None = None,
+        mirror: Callable[[], dict[str, Any] | None] = lambda: None,
     ) -> None:
         self.plane = plane
         self.followers = Capacity(MAX_FOLLOWERS)  # requests that follow
         self.events = events
         self.frame: Frame | None = None  # the newest one
-        self._uses, self._others = uses, others
+        self._uses, self._others, self._mirror = uses, others, mirror
+        self._mirrored: dict[str, Any] | None = None  # as in the newest frame
         self._process = ProcessUse()
         self._views: dict[Channel, ChannelView] = {}
         self._numbers = numbers or itertools.count(1)  # of channels
@@ -605,6 +608,7 @@ class DashboardFeed:
         self._lag_counts = counts
         bounds = plane.loop_lag.bounds
         uses = self._uses(self.followers)
+        before, self._mirrored = self._mirrored, self._mirror()
         requests = refused = 0
         for (_, status, reason), count in plane.exchanges.items():
             requests += count
@@ -631,6 +635,7 @@ class DashboardFeed:
                 **{f"segments_{state}": n for state, n in registry.journal.closed.items()},
             },
             "draining": registry.shutting_down,
+            **({} if self._mirrored == before else {"mirror": self._mirrored}),
         }
 
     def _constants(self) -> dict[str, Any]:
@@ -647,6 +652,7 @@ class DashboardFeed:
             },
             "stalled_s": STALLED_S,
             "storm_guard": plane.guard is not None,
+            "mirror": self._mirrored,
         }  # fmt: skip
 
 

@@ -22,7 +22,8 @@ from tricklecast.app.control_plane.api import Page
 from tricklecast.app.core.limits import Limits
 from tricklecast.app.core.registry import Registry
 from tricklecast.app.data_plane.context import DataPlane, Options
-from tricklecast.app.metrics import Metrics, cluster_metrics, worker_metrics
+from tricklecast.app.metrics import Metrics, cluster_metrics, mirror_metrics, worker_metrics
+from tricklecast.app.mirror.routes import LagModel, MirrorModel
 from tricklecast.app.reload import Reload
 from tricklecast.app.settings import load
 from tricklecast.app.workers.link import Link
@@ -102,6 +103,11 @@ def _member() -> Member:
         return Member(settings, "here", listener, DataPlane(Registry(Limits(), autocreate=True), Options()))
 
 
+def _mirror() -> MirrorModel:
+    """One that has all of its figures."""
+    return MirrorModel(state="following", last_contact=0.0, lag=LagModel(segments=0, bytes=0, seconds=0.0))
+
+
 def families() -> list[Family]:
     """In the order in which they are exposed."""
     plane = DataPlane(Registry(Limits(), autocreate=True), Options())
@@ -109,6 +115,7 @@ def families() -> list[Family]:
     worker = Worker(0, 2, socket_pairs(2), Shared(2), log=LogShare(), alive=-1, predecessors=0, status=-1)
     exposed = [*metrics_of(plane, log).collect(), *worker_metrics(Link(worker, plane, lambda: None))]
     exposed += cluster_metrics(_member())
+    exposed += mirror_metrics(_mirror(), 1.0)
     worker.log.close()
     for sock in chain.from_iterable(worker.mesh):
         sock.close()

@@ -7,6 +7,7 @@ import { Detail } from "./dashboard/detail.js";
 import { Feed } from "./dashboard/feed.js";
 import { count, duration, time } from "./dashboard/format.js";
 import { List } from "./dashboard/list.js";
+import { Mirror } from "./dashboard/mirror.js";
 import { Model, STATES } from "./dashboard/model.js";
 import { Events, Strip, Workers, copyLine, fragment } from "./dashboard/parts.js";
 import { Storms } from "./dashboard/storms.js";
@@ -16,6 +17,7 @@ const tooltip = new Tooltip();
 const strip = new Strip(model);
 const workers = new Workers(model);
 const cluster = new Cluster();
+const mirror = new Mirror(model);
 const events = new Events(model, open);
 const list = new List(model, tooltip, (channel) => open(channel.name));
 const detail = new Detail(model, tooltip, close);
@@ -121,7 +123,7 @@ const main = byId("main");
 const loading = element("p", { className: "loading faint" }, "Loading the channels…");
 byId("status").append(status);
 const board = element("div", { className: "board" },
-  strip.box, workers.box, cluster.box, lost, toolbar, tabs,
+  strip.box, workers.box, cluster.box, mirror.box, lost, toolbar, tabs,
   element("div", { className: "columns" },
     element("div", { className: "left" }, loading, empty, nothing, list.box),
     element("div", { className: "right" }, detail.box, events.box)),
@@ -222,6 +224,7 @@ const feed = new Feed("/api/v1/dashboard", (frame, whole) => {
   update();
   strip.update();
   workers.update();
+  mirror.update();
   events.update();
   detail.update();
   if (whole) route();

@@ -40,11 +40,16 @@ const SMOOTH = 3;
  * @typedef {[name: string, used: number, most: number | null, joinable: boolean]} Limit
  * @typedef {{ worker: number, up: boolean, cpu?: number, memory?: number | null, loop_lag_ms?: number,
  *   connections?: number, readers?: number, channels?: number }} Load
+ * @typedef {{ at: number, channel: string, error: string }} Trouble
+ * @typedef {{ state: string, problem: string, successor: string, complete: boolean, last_contact: number | null,
+ *   setting: { source: string, channels: string[] } | null, channels: Record<string, number>,
+ *   segments: Record<string, number>, verified: number, live: number, rate: number, remaining_s: number | null,
+ *   lag: { segments: number, bytes: number, seconds: number | null }, errors: Trouble[] }} Mirror
  * @typedef {{ time: number, ms: number, instance?: string, version?: string, node?: string | null, base_path?: string,
  *   limits_of_window?: { segments: number, bytes: number, age_s: number }, cpu?: number, memory?: number | null,
  *   loop_lag_ms?: number, connections?: number, readers?: number, dashboards?: number, bytes_in?: number,
  *   bytes_out?: number, limits?: Limit[], counters?: Record<string, number>, draining?: boolean,
- *   workers?: Load[] }} Server
+ *   workers?: Load[], mirror?: Mirror | null }} Server
  * @typedef {[number: number, name: string, epoch: number, type: string, publisher: string, created: number]} About
  * @typedef {{ frame: number, server: Server, about: About[], rows: number[][], gone: number[], events: Happened[] }}
  *   Frame
