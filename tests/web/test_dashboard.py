@@ -363,3 +363,30 @@ def test_the_nodes_of_a_cluster_and_the_channels_of_the_others_are_shown(tab: Wa
         httpx.post(url(b.server, "/api/v1/channels/here/move?to=b"), timeout=WITHIN_S).raise_for_status()
         expect(table.get_by_role("cell", name="here", exact=True)).to_be_visible()
         expect(table.get_by_role("listitem")).to_have_text(re.compile("here: a → b$"))
+
+
+@pytest.mark.parametrize(("scheme", "width"), [("light", 1280), ("dark", 390)])
+def test_a_mirror_has_a_panel(tabs: Callable[..., Watched], scheme: str, width: int, server: LocalServer) -> None:
+    """What is copied and how far that is, that the source is missed, and what a promotion makes of it."""
+    page = tabs(viewport={"width": width, "height": 800}, color_scheme=scheme).open(url(server))
+    expect(page.locator(".status")).to_have_text("Live")
+    panel = page.get_by_role("region", name="Mirror")
+    expect(panel).to_be_hidden()
+    with local_server() as source, source.client() as client:
+        client.channel("film").publish(0, b"x")
+        setting = {"source": url(source, "/trickle"), "channels": ["film", HOSTILE]}
+        httpx.put(url(server, "/api/v1/mirror"), json=setting, timeout=WITHIN_S).raise_for_status()
+        expect(panel.locator(".chip")).to_have_text("following, complete")
+        expect(panel).to_contain_text(f"{setting['source']}, film <img src=x")
+        expect(panel).to_contain_text("1 of 1 channels, 0 of 0 segments")
+        assert panel.get_by_role("progressbar").evaluate("bar => bar.value / bar.max") == 1
+        assert barriers(page) == []
+    expect(panel.locator(".chip")).to_contain_text("unreachable")
+    expect(panel.get_by_role("listitem").first).to_contain_text(re.compile("[0-9:]+ .+"))
+    panel.get_by_text("Commands").click()
+    expect(panel).to_contain_text(f"tricklecast mirror promote {url(server, '')}")
+    assert barriers(page) == []
+    assert page.evaluate("document.documentElement.scrollWidth <= document.documentElement.clientWidth")
+    httpx.post(url(server, "/api/v1/mirror/promote"), timeout=WITHIN_S).raise_for_status()
+    expect(panel).to_contain_text("The copies are channels of this server now")
+    expect(panel.get_by_role("progressbar")).to_be_hidden()

@@ -340,6 +340,26 @@ def test_a_follower_that_reads_nothing_gets_a_snapshot_later(server: LocalServer
     assert asyncio.run(main()) == [(1, b"snapshot"), (2, b"frame"), (6, b"snapshot"), (7, b"frame")]
 
 
+def test_a_mirror_is_told_of_when_it_has_changed() -> None:
+    """In every snapshot for those who may see the server, and in frames only if it is not as in the one before."""
+
+    async def main() -> list[object]:
+        plane = DataPlane(make_registry()[0], Options())
+        stands: list[dict[str, object] | None] = [None]
+        events = events_module.Events(plane.clock, plane.wall_us)
+        feed = DashboardFeed(plane, events, lambda dashboards: [], mirror=lambda: stands[-1])
+        feed._lag_counts = list(plane.loop_lag.counts)
+        told: list[object] = []
+        for state in (None, {"state": "looking"}, {"state": "looking"}, {"state": "following"}):
+            stands.append(state)
+            told.append((await feed._tick()).server.get("mirror", "unchanged"))
+        whole = await feed.all_of(await feed._tick())
+        return [*told, whole.server["mirror"], "mirror" in whole.shown_to(lambda name: True, set()).server]
+
+    changes = ["unchanged", {"state": "looking"}, "unchanged", {"state": "following"}]
+    assert asyncio.run(main()) == [*changes, {"state": "following"}, False]
+
+
 def test_a_stream_ends_with_a_reason_when_the_server_stops(server: LocalServer, target: Target) -> None:
     """Its client is told when to come back; the request is recorded as one of the API."""
     events = Events(target)

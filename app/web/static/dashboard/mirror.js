@@ -51,17 +51,17 @@ export class Mirror {
     const failed = (channels.failed ?? 0) + (segments.failed ?? 0);
     this.state.className = `chip ${mirror.problem ? "bad" : failed ? "warn" : TONES[state] ?? ""}`;
     this.state.textContent = mirror.complete ? `${state}, complete` : failed ? `${state}, ${count(failed)} failed` : state;
-    const source = setting ? `${plain(setting.source)}, ${plain(setting.channels.join(" "), 60)}` : "";
+    const source = setting ? `from ${plain(setting.source)}, ${plain(setting.channels.join(" "), 60)}` : "";
     this.about.textContent = [source, MEANINGS[state], plain(mirror.successor)].filter(Boolean).join(" · ");
     this.progress.hidden = !copies;
     const [here, all] = [(channels.synced ?? 0) + (segments.synced ?? 0), total(channels) + total(segments)];
     this.bar.max = Math.max(1, all);
     this.bar.value = all || mirror.last_contact === null ? here : 1; // none of none is all
     this.done.textContent = `${part(channels)} channels, ${part(segments)} segments`;
-    const late = lag.seconds === null ? "–" : duration(1000 * Math.round(lag.seconds));
-    const left = mirror.remaining_s === null ? "–" : duration(1000 * Math.ceil(mirror.remaining_s));
-    this.figures.textContent = mirror.last_contact === null ? "The source has not answered yet."
-      : `· behind ${late}, ${count(lag.segments)} segments (${bytes(lag.bytes)}) · ${bitrate(mirror.rate)}, ${left} left`
+    const late = lag.seconds === null ? "–" : `${count(Math.round(lag.seconds))} s`;
+    const left = mirror.remaining_s === null ? ", – left" : mirror.remaining_s ? `, ${duration(1000 * Math.ceil(mirror.remaining_s))} left` : "";
+    this.figures.textContent = mirror.last_contact === null ? "· the source has not answered yet"
+      : `· behind ${late}, ${count(lag.segments)} segments (${bytes(lag.bytes)}) · ${bitrate(mirror.rate)}${left}`
         + ` · ${count(mirror.live)} live · ${count(mirror.verified)} verified · last heard at ${time(mirror.last_contact)}`;
     this.problem.textContent = plain(mirror.problem, 300);
     this.problem.hidden = !mirror.problem;
@@ -71,7 +71,7 @@ export class Mirror {
 }
 
 /** How many there are; what has ended does not count. @param {Record<string, number>} rows */
-const total = (rows) => Object.values(rows).reduce((sum, n) => sum + n, -(rows.deleted ?? 0));
+const total = (rows) => Object.values(rows).reduce((sum, n) => sum + n, 0) - (rows.deleted ?? 0);
 
 /** How many of them are here. @param {Record<string, number>} rows */
 const part = (rows) => `${count(rows.synced ?? 0)} of ${count(total(rows))}`;
