@@ -345,7 +345,7 @@ def test_a_mirror_is_told_of_when_it_has_changed() -> None:
 
     async def main() -> list[object]:
         plane = DataPlane(make_registry()[0], Options())
-        stands: list[dict[str, object] | None] = [None]
+        stands: list[dict[str, str] | None] = [None]
         events = events_module.Events(plane.clock, plane.wall_us)
         feed = DashboardFeed(plane, events, lambda dashboards: [], mirror=lambda: stands[-1])
         feed._lag_counts = list(plane.loop_lag.counts)
