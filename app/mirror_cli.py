@@ -6,7 +6,6 @@ a command runs, so that ``--help`` is quick.
 
 from __future__ import annotations
 
-import asyncio
 import json
 import os
 import sys
@@ -166,6 +165,8 @@ async def status(
       tricklecast mirror status http://other:2939 --for-promotion && tricklecast mirror promote http://other:2939
     """
     query = "?for_promotion=1" if for_promotion else ""
+    from asyncio import sleep
+
     server = _Server(dst, client_tls(ca_file, cert, key), bearer_for(token, token_file))
     shown = ""
     while True:
@@ -184,7 +185,7 @@ async def status(
             shown = text
         if not watch:
             break
-        await asyncio.sleep(LOOK_S)
+        await sleep(LOOK_S)
     if for_promotion and answer["lost"]:
         raise typer.Exit(EXIT_LOSS)
 
@@ -403,10 +404,12 @@ def _serve_folder(
     Raises:
         CannotServe, StorageError: the folder or the port cannot be used.
     """
+    from asyncio import Event
+
     from tricklecast.app.server import serve
     from tricklecast.app.settings import load
 
-    listening, address = asyncio.Event(), ""
+    listening, address = Event(), ""
 
     def announce(url: str) -> None:
         nonlocal address
@@ -425,6 +428,8 @@ async def _show(
     server: _Server, wanted: dict[str, Any], answer: dict[str, Any], screen: Screen, *, as_json: bool
 ) -> None:
     """Show how far the copies are, until stopped. A destination that has forgotten its setting gets it again."""
+    from asyncio import sleep
+
     answered, said = time.monotonic(), ""
     state = {"line": summary(answer)}
     with screen.live(lambda _: state["line"]):
@@ -434,7 +439,7 @@ async def _show(
             if not screen.is_terminal and (word := f"{answer['state']} {answer['problem']}") != said:
                 said = word
                 screen.say(summary(answer))
-            await asyncio.sleep(LOOK_S)
+            await sleep(LOOK_S)
             try:
                 answer = await server.ask("GET")
                 if answer["state"] == "none":  # it was started again, in memory

@@ -590,9 +590,11 @@ class Mirror:
             if not isinstance(error, TrickleError | OSError):
                 logger.exception("a fault of the mirror, at %r", name)
             self._doubt(error, began)
-            again = None if isinstance(error, GoneThere) else self._pause(row.attempts + 1)
-            text = "gone at the source" if again is None else str(error) or f"nothing came for {SILENCE_S:.0f} s"
-            if self.registry.fail_segment(row, self._wall(), again, text):
+            if isinstance(error, GoneThere) and row.attempts and self.registry.is_current(row):
+                self.registry.forget(name, row.epoch, [row.seq])  # retention has removed it there: it is not missing
+                return
+            text = str(error) or f"nothing came for {SILENCE_S:.0f} s"
+            if self.registry.fail_segment(row, self._wall(), self._pause(row.attempts + 1), text):
                 self._tell(name, f"segment {row.seq}: {text}")
         finally:
             self._copying -= 1

@@ -392,6 +392,8 @@ def _show(status: Status, model: MirrorModel) -> None:
     if status.oldest_dirty is not None:
         model.oldest = DirtyModel(channel=status.oldest_dirty[0], since=status.oldest_dirty[1])
     model.rate, model.remaining_s, model.copied_bytes = status.rate, status.seconds_left, status.received
+    if status.unreachable_since is not None:
+        model.problem = next((one.text for one in reversed(status.errors) if not one.channel), "it does not answer")
     model.errors = [TroubleModel(at=one.at, channel=one.channel, error=one.text) for one in status.errors]
 
 

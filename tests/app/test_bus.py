@@ -718,4 +718,5 @@ async def test_a_segment_is_read_from_storage_whole(tmp_path: Path) -> None:
             found[one.seq] = found.get(one.seq, b"") + one.data
     assert [found[seq] for seq in range(3)] == bodies
     await until(lambda: not archive.budget.lingering)
+    await asyncio.gather(*asyncio.all_tasks() - {asyncio.current_task()})  # the file is closed on its thread
     await archive.close()

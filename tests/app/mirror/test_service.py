@@ -243,6 +243,8 @@ def test_what_only_the_former_source_has_is_exported_first(
     publish(old, 0, name="lost")
     publish(new, *range(3))
     httpx.post(f"{base(new)}/film/3", content=b"another one")
+    snapshot = f"http://127.0.0.1:{old.port}/api/v1/changes?snapshot=1"
+    eventually(lambda: len(httpx.get(snapshot).json()["channels"]) == 2, what="storage has both channels")
     with pytest.raises(TrickleError, match="2 segments would be lost: use --export"):
         run(back(base(new), base(old)))
     assert asked(old)["state"] == "none"
