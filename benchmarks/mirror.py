@@ -9,7 +9,10 @@ directories are compared: each segment, its state, its size, its checksum; and t
 ``promote``: the source is killed while clients of this project, which have both URLs, publish and read. The destination
 is promoted. What is missing in the end has to be what ``mirror status --for-promotion`` has said, and no more.
 
+``many``: how long a promotion of many channels takes, and for how long a reader of the destination waits meanwhile.
+
     python -m benchmarks.mirror kills --channels 1000 --segments 360 --kills 200
+    python -m benchmarks.mirror many --channels 10000
     python -m benchmarks.mirror lag
     python -m benchmarks.mirror promote --rounds 10
 """
@@ -362,9 +365,43 @@ async def promote(options: argparse.Namespace, console: Console) -> int:
     return 1 if wrong else 0
 
 
+async def many(options: argparse.Namespace, console: Console) -> int:
+    """Promote many channels at once."""
+    async with site() as one:
+        counts: Counter[str] = Counter()
+        for first in range(0, options.channels, 200):
+            async with asyncio.TaskGroup() as group:
+                for number in range(first, min(first + 200, options.channels)):
+                    group.create_task(publish(one.source.port, f"cam{number}", 1, 0.0, counts))
+        rest_s = await one.rests()
+        await one.command.stop()
+        await one.source.stop(signal.SIGKILL)
+        over, waits = asyncio.Event(), []
+
+        async def read() -> None:
+            wire = await Wire.open(one.destination.port, EXCHANGE_S)
+            while not over.is_set():
+                begun = time.monotonic()
+                await _exchange(wire, "GET /trickle/cam0/0")
+                waits.append(time.monotonic() - begun)
+                await asyncio.sleep(0.001)
+
+        reading = asyncio.ensure_future(read())
+        begun = time.monotonic()
+        await asyncio.to_thread(_get, f"{one.destination.url}/api/v1/mirror/promote", method="POST")
+        took_s = time.monotonic() - begun
+        over.set()
+        await reading
+        console.print(
+            f"{counts['confirmed']} channels were copied in {rest_s:.1f} s, and promoted in {took_s:.2f} s; a reader "
+            f"waited {max(waits) * 1000:.0f} ms at most"
+        )
+    return 0
+
+
 def main() -> int:
     parser = argparse.ArgumentParser(prog="python -m benchmarks.mirror", description=__doc__)
-    parser.add_argument("section", choices=("kills", "lag", "promote"))
+    parser.add_argument("section", choices=("kills", "lag", "promote", "many"))
     parser.add_argument("--channels", type=int, default=50, help="how many (50)")
     parser.add_argument("--segments", type=int, default=60, help="of each (60)")
     parser.add_argument("--size", type=int, default=64_000, help="of a segment, for lag (64,000 bytes)")
@@ -375,7 +412,7 @@ def main() -> int:
     parser.add_argument("--seed", type=int, default=1, help="of the kills (1)")
     options = parser.parse_args()
     raise_file_limit()
-    section = {"kills": kills, "lag": lag, "promote": promote}[options.section]
+    section = {"kills": kills, "lag": lag, "promote": promote, "many": many}[options.section]
     return asyncio.run(section(options, Console(soft_wrap=True, highlight=False)))
 
 
