@@ -247,7 +247,7 @@ def test_nothing_acknowledged_is_lost(nats: NatsServer) -> None:
         recoveries += done.recoveries
         acknowledged += len(done.acknowledged)
     assert recoveries > 15
-    assert acknowledged > 100
+    assert acknowledged > 25
 
 
 @pytest.mark.long
