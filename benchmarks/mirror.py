@@ -193,6 +193,8 @@ async def publish(port: int, channel: str, segments: int, pause_s: float, counts
             counts["confirmed"] += 1
             seq += 1
         await asyncio.sleep(pause_s * dice.uniform(0.5, 1.5))
+    if wire is not None:
+        wire.close()
 
 
 async def _exchange(wire: Wire, line: str, body: bytes = b"") -> bytes | None:
