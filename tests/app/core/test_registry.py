@@ -23,6 +23,8 @@ from tests.app.core.support import (
     publish,
     refusal,
 )
+from tests.app.core.test_copies import Bench as CopyBench
+from tests.app.core.test_copies import Disk as CopyDisk
 from tricklecast.app.core.copies import Copy
 from tricklecast.app.core.facts import (
     BodyBegun,
@@ -1270,3 +1272,57 @@ def test_memory_is_given_to_other_workers() -> None:
     registry.give(1, asks=0, short=False)
     assert len(owned(registry, "c").window) == 2
     assert len(told) == 1
+
+
+# Copies of another server's channels, and names that are read-only.
+
+
+def test_a_copy_whose_owner_was_away_since_a_restart_is_promoted() -> None:
+    """Nobody knows its numbering any more: it has the name of this start of the server."""
+    registry = Registry(Limits(), autocreate=True, instance="now", storage=CopyDisk())
+    restored = registry.restore(Restored("c", 3, "", 2, 1.0, copied=True), 100.0)
+    assert isinstance(restored, Copy)
+    restored.life = Life("")
+    assert registry.promote(restored, 1.0).life == Life("now.4")
+
+
+def test_a_copy_of_which_nothing_has_come_is_promoted() -> None:
+    """Storage has never heard of it, and hears of it now."""
+    disk = CopyDisk()
+    bench = CopyBench(disk=disk)
+    bench.registry.promote(bench.copy, 0.0)
+    assert (disk.begun, disk.promoted) == ([("c", 4)], [])
+    with pytest.raises(LocalProtocolError, match="no copy that can be promoted"):
+        bench.registry.promote(bench.copy, 1.0)
+
+
+def test_an_ended_channel_is_forgotten_at_once() -> None:
+    """With its epoch: the name begins anew. One that lives stays."""
+    bench = CopyBench()
+    bench.registry.forget("c")
+    assert bench.registry.last_epoch("c") == 3
+    for _ in range(2):
+        bench.registry.end_copy(bench.copy, 0.0, EndReason.MOVED)
+    bench.registry.forget("c")
+    assert (bench.registry.last_epoch("c"), bench.registry.capacities.channels.used) == (0, 0)
+
+
+def test_names_may_be_read_only() -> None:
+    """All that would change them is refused with the reason; other names and the server's own are not."""
+    registry = Registry(Limits(), autocreate=True)
+    publish(registry, "mine", 0)
+    registry.read_only = lambda name: "not here" if name in ("mine", "new", "_own") else ""
+    answers = [
+        registry.create("mine", "", 0.0),
+        registry.create("new", "", 0.0, force=True),
+        registry.reserve("mine", 1, Told(), 0.0),
+        registry.end("mine", 0.0),
+        registry.close_segment("mine", 0, 0.0),
+    ]
+    assert [(refusal(one).why, refusal(one).detail) for one in answers] == [(Cause.MIRROR, "not here")] * 5
+    assert (refusal(answers[0]).head, refusal(answers[0]).epoch, refusal(answers[1]).epoch) == (1, 1, 0)
+    registry.create("_own", "", 0.0, force=True)
+    publish(registry, "other", 0)
+    assert registry.close_segment("other", 0, 0.0) is None
+    assert registry.end("other", 0.0) is None
+    assert registry.end("mine", 0.0, force=True) is None

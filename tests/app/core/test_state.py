@@ -581,3 +581,18 @@ def test_all_that_a_holder_has_moves_to_the_owner() -> None:
     assert (list(owner.segments), bench.budget.used) == ([1], cost(b"x") * 2), "its window is the owner's"
     held.detach(finishing, first)
     assert (owner.reading.used, bench.budget.used) == (0, cost(b"x"))
+
+
+def test_a_first_byte_that_was_told_and_has_not_come_is_taken_back() -> None:
+    """Its segment waits again; one that has a byte is as open as before."""
+    channel = Bench().channel
+    for seq in range(2):
+        channel.apply(BodyBegun(0, 0, 1.0, channel.name, channel.epoch, seq, None, 0))
+        channel.apply(SegmentOpened(0, 0, 1.0, channel.name, channel.epoch, seq))
+    told, begun = channel.segments[0], channel.segments[1]
+    frame = encode_frame([b"x"])
+    assert channel.bytes_stored(begun, frame, 1, begun.price(frame))
+    for segment in (told, begun):
+        channel.take_back_opening(segment)
+    assert (told.state, told.opened_at, begun.state) == (State.WAITING, 0.0, State.OPEN)
+    assert told in channel.unclosed
