@@ -67,6 +67,7 @@ def test_a_copy_is_stored_and_listed_as_any_channel(site: Site) -> None:
     upload.abort()
     there.publish(4, body(4), body(5))
     site.pair.same()
+    settled(site.source)
     settled(site.target)
     for seq in range(6):
         one, other = (film(server).get(seq) for server in (site.source, site.target))
