@@ -165,27 +165,11 @@ async def status(
       tricklecast mirror status http://other:2939 --for-promotion && tricklecast mirror promote http://other:2939
     """
     query = "?for_promotion=1" if for_promotion else ""
-    from asyncio import sleep
+    from tricklecast.trickle.client.control import show
 
     server = _Server(dst, client_tls(ca_file, cert, key), bearer_for(token, token_file))
-    shown = ""
-    while True:
-        try:
-            answer = await server.ask("GET", query)
-            text = json.dumps(answer, indent=None if watch else 2, ensure_ascii=False) if as_json else table(answer)
-        except ConnectionLost as error:
-            if not watch:
-                raise
-            answer, text = {}, f"tricklecast: {error}"
-        if watch and sys.stdout.isatty() and not as_json:
-            text = f"\x1b[H\x1b[J{text}"
-        if text != shown:
-            sys.stdout.write(f"{text}\n")
-            sys.stdout.flush()
-            shown = text
-        if not watch:
-            break
-        await sleep(LOOK_S)
+    every_s = LOOK_S if watch else None
+    answer = await show(lambda: server.ask("GET", query), table, as_json=as_json, every_s=every_s)
     if for_promotion and answer["lost"]:
         raise typer.Exit(EXIT_LOSS)
 
@@ -388,7 +372,7 @@ class _Server:
 
         absent, within_s = "has no mirrors: is it a tricklecast server?", within_s or TIMEOUT_S
         return await answer_of(
-            self.root, _API + route, self.tls, self.auth, absent=absent, method=method, within_s=within_s, json=body
+            self.root, _API + route, self.tls, self.auth, absent=absent, method=method, within_s=within_s, body=body
         )
 
 

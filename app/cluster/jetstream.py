@@ -320,7 +320,7 @@ class Connection:
 
 
 def _text(error: Exception) -> str:
-    """What is wrong, for those who run the servers."""
+    """The problem of this connection, in one line for the operator."""
     if isinstance(error, TimeoutError):
         return "no answer in time"
     text = (error.strerror if isinstance(error, OSError) else None) or str(error) or type(error).__name__

@@ -797,7 +797,7 @@ class Registry:
 
     def _refuse_writes(self, name: str) -> Refusal | None:
         """The refusal of a request that would change a channel whose owner is another server, if it is."""
-        assert self.read_only is not None, "somebody has said what is read-only"
+        assert self.read_only is not None, "the caller has looked"
         if is_reserved(name) or not (detail := self.read_only(name)):
             return None
         channel = self.channels.get(name)

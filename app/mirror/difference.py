@@ -1,4 +1,4 @@
-"""What only a former source has, when another server has taken its place.
+"""The segments that only a former source has, when another server has taken its place.
 
 After a promotion two servers have channels of the same names, each in epochs of its own. A segment that the old one has
 and the new one has not, or has with other bytes, would be lost when the old one becomes a mirror of the new one. So it

@@ -1,7 +1,7 @@
 """The mirror: it learns what the source has, and works until the destination has the same.
 
 **The problem.** News come late, twice, in another order, or not at all. Copies take long, and the world goes on while
-they are made. Whatever acts on what it has once heard brings back what is gone, or keeps what is old.
+they are made. A mirror that acts on old news brings ended channels back, or keeps old bytes.
 
 **The idea.** News never act: they mark a row of the registry (:mod:`~app.mirror.registry`) as dirty. Work on
 a dirty row asks the source how things stand *now*, and what it has learned counts only if nothing has happened to the
@@ -96,7 +96,7 @@ COPY_S: Final = 3600.0
 """The longest time for the copy of a segment, and for a look at a channel."""
 
 STEADY_S: Final = 10.0
-"""What has gone well for so long begins its backoff anew."""
+"""A feed, or a source, that has worked for this time begins its backoff anew."""
 
 SWEEP_S: Final = 60.0
 REVERIFY_S: Final = 7 * 86400.0
@@ -131,7 +131,7 @@ class Mirror:
         address: of the source, for people.
         newest_first: the order in which history is copied.
         max_rate: bytes per second that are read from the source; ``None``: as many as come.
-        reverify_s: bytes that were checked so many seconds ago are checked again.
+        reverify_s: a copy is checked again when its last check is older, in seconds.
         wall: the time, in seconds since 1970. dice: draws the jitter.
     """
 
@@ -709,7 +709,7 @@ class Mirror:
         return 0.0 if dirty is None else max(0.0, now - dirty[1])
 
     def lost_if_promoted(self) -> Loss:
-        """What would be lost if this server took the source's place now."""
+        """List the parts of the source that are missing here, and would be lost by a promotion."""
         channels, segments = self.registry.missing(reachable=self._state == "following")
         arriving = [name for name, one in self._followers.items() if not one.held.live]
         return Loss(channels, arriving, segments, None if self._contact is None else self._wall() - self._contact)

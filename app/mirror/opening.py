@@ -1,4 +1,4 @@
-"""What kind of server a source is: one of tricklecast, with an API and feeds, or any other that speaks trickle."""
+"""Find out the kind of a source: a tricklecast server, with an API and feeds, or any other that speaks trickle."""
 
 from __future__ import annotations
 

@@ -10,7 +10,7 @@ LEAD_S: Final = 1.0
 """A live channel may be ahead of the limit by so much: history waits until it has had its bytes."""
 
 RATE_S: Final = 10
-"""The rate is that of the last so many whole seconds."""
+"""The rate is the mean of this many whole seconds, the last ones."""
 
 
 class Pace:

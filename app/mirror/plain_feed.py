@@ -56,7 +56,7 @@ BACK: Final = 5
 segments overlap; by more, the publisher has begun anew."""
 
 SKIPPED: Final = 64
-"""Segments that are not there are told one by one, up to so many at a time; then the head jumps."""
+"""The feed tells of up to this many missing segments one by one; if more follow each other, the head jumps."""
 
 WINDOW_SEGMENTS: Final = 256
 WINDOW_BYTES: Final = 64 << 20

@@ -154,7 +154,7 @@ class PlainSource:
         return number(response, wire.LATEST)
 
     async def segments(self, name: str, epoch: int, after: int) -> Sequence[SourceSegment]:
-        """None: what is there comes by the feed."""
+        """An empty list: all segments that can be had come by the feed."""
         return ()
 
     async def read(self, name: str, epoch: int, segment: SourceSegment) -> AsyncGenerator[bytes, None]:

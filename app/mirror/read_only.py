@@ -29,7 +29,7 @@ class DeposedUnreadable(TrickleError):
 
 
 class ReadOnly:
-    """What is closed to publishers, and why.
+    """The names that are closed to publishers, and the reasons.
 
     Args:
         registry: whose channels these are. folder: the data directory; ``None`` without one.

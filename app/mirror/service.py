@@ -326,7 +326,7 @@ class MirrorService:
         async def attempt() -> None:
             root = server_url(setting.source)
             try:
-                await answer_of(root, route, None, auth, absent=absent, method="POST", json=news)
+                await answer_of(root, route, None, auth, absent=absent, method="POST", body=news)
             except RemoteProtocolError as error:
                 logger.warning("%s", error)
             else:

@@ -75,27 +75,11 @@ async def status(
       tricklecast cluster status --url http://node-a:2939,http://node-b:2939 --watch
       tricklecast cluster status --json | jq '.nodes[] | select(.reachable | not).name'
     """
-    from asyncio import sleep
+    from tricklecast.trickle.client.control import show
 
     server = _Server(url, client_tls(ca_file, cert, key), bearer_for(token, token_file))
-    shown = ""
-    while True:
-        try:
-            answer = await server.ask("GET", "/api/v1/nodes")
-            text = json.dumps(answer, indent=None if watch else 2, ensure_ascii=False) if as_json else table(answer)
-        except ConnectionLost as error:
-            if not watch:
-                raise
-            text = f"tricklecast: {error}"
-        if watch and sys.stdout.isatty() and not as_json:
-            text = f"\x1b[H\x1b[J{text}"
-        if text != shown:
-            sys.stdout.write(f"{text}\n")
-            sys.stdout.flush()
-            shown = text
-        if not watch:
-            return
-        await sleep(WATCH_S)
+    every_s = WATCH_S if watch else None
+    await show(lambda: server.ask("GET", "/api/v1/nodes"), table, as_json=as_json, every_s=every_s)
 
 
 async def move(

@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import json
 import ssl
+import sys
+from collections.abc import Awaitable, Callable
 from typing import Any, Final
 
 import anyio
@@ -25,14 +28,14 @@ async def ask(
     *,
     method: str = "GET",
     within_s: float = TIMEOUT_S,
-    json: object = None,
+    body: object = None,
 ) -> httpx.Response:
     """Send a request.
 
     Args:
         root: of the server, as :func:`.arguments.server_url` gives it. route: the path and the query.
         tls: the authorities that https servers are checked against; ``None``: the system's.
-        auth: adds an access token. within_s: the deadline of the answer. json: the body; none if ``None``.
+        auth: adds an access token. within_s: the deadline of the answer. body: sent as JSON; none if ``None``.
 
     Raises:
         ConnectionLost: the server does not answer. RemoteProtocolError: that is no answer of HTTP.
@@ -41,7 +44,7 @@ async def ask(
     try:
         async with httpx.AsyncClient(transport=TrickleTransport(tls or True), timeout=within_s, auth=auth) as client:
             with anyio.fail_after(within_s):
-                return await client.request(method, root + route, json=json)
+                return await client.request(method, root + route, json=body)
     except InvalidAnswer as error:
         raise RemoteProtocolError(detail=f"{shown}: {error}") from error
     except TimeoutError as error:
@@ -61,7 +64,7 @@ async def answer_of(
     absent: str,
     method: str = "GET",
     within_s: float = TIMEOUT_S,
-    json: object = None,
+    body: object = None,
 ) -> dict[str, Any]:
     """Send a request to a route that answers an object of JSON.
 
@@ -72,7 +75,7 @@ async def answer_of(
         ConnectionLost, RemoteProtocolError: as :func:`ask`; the latter also if there is no such route.
         Refused: it wants another token. TrickleError: it says no; the text is the server's.
     """
-    response = await ask(root, route, tls, auth, method=method, within_s=within_s, json=json)
+    response = await ask(root, route, tls, auth, method=method, within_s=within_s, body=body)
     answer, status = json_of(response), response.status_code
     if status == 200 and isinstance(answer, dict):
         return answer
@@ -83,6 +86,48 @@ async def answer_of(
     if status in (401, 403):
         raise Refused(status, detail=f"{redacted(root)}: {line}")
     raise TrickleError(printable(str(detail or f"{redacted(root)} answers {status}: {line}")))
+
+
+async def show(
+    ask: Callable[[], Awaitable[dict[str, Any]]],
+    table: Callable[[dict[str, Any]], str],
+    *,
+    as_json: bool,
+    every_s: float | None,
+) -> dict[str, Any]:
+    """Print an answer: as JSON, or as a table.
+
+    Args:
+        ask: gets the answer. table: writes it for a person.
+        every_s: look again after so many seconds, until cancelled. A terminal shows the newest answer only; a pipe gets
+            each one that differs from the one before. A server that is away for a while is told, and asked again.
+            ``None``: look once.
+
+    Returns:
+        The answer.
+
+    Raises:
+        ConnectionLost: the server does not answer, and is asked once only. TrickleError: as ``ask``.
+    """
+    shown = ""
+    while True:
+        try:
+            answer = await ask()
+            indent = 2 if every_s is None else None
+            text = json.dumps(answer, indent=indent, ensure_ascii=False) if as_json else table(answer)
+        except ConnectionLost as error:
+            if every_s is None:
+                raise
+            text = f"tricklecast: {error}"
+        if every_s is not None and sys.stdout.isatty() and not as_json:
+            text = f"\x1b[H\x1b[J{text}"
+        if text != shown:
+            sys.stdout.write(f"{text}\n")
+            sys.stdout.flush()
+            shown = text
+        if every_s is None:
+            return answer
+        await anyio.sleep(every_s)
 
 
 def json_of(response: httpx.Response) -> Any:

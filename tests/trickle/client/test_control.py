@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from typing import Any
 
 import httpx
@@ -10,7 +11,7 @@ import pytest
 from tests.support.peers import Peer, fake_server, run
 from tests.support.ports import free_port
 from tricklecast.trickle.client import control
-from tricklecast.trickle.client.control import answer_of, ask, json_of
+from tricklecast.trickle.client.control import answer_of, ask, json_of, show
 from tricklecast.trickle.errors import ConnectionLost, Refused, RemoteProtocolError, TrickleError
 
 
@@ -69,7 +70,52 @@ async def asked(status: str, body: str) -> dict[str, Any]:
         await peer.send(text.encode())
 
     async with fake_server(serve) as fake:
-        return await answer_of(fake.base, "/x", None, None, absent="has no such thing", method="PUT", json={"b": 2})
+        return await answer_of(fake.base, "/x", None, None, absent="has no such thing", method="PUT", body={"b": 2})
+
+
+class Over(Exception):
+    """The test has seen enough."""
+
+
+async def shown(*answers: object, as_json: bool, every_s: float | None) -> object:
+    """Show these answers, or errors, one after the other."""
+    left = iter(answers)
+
+    async def ask() -> dict[str, Any]:
+        answer = next(left)
+        if isinstance(answer, Exception):
+            raise answer
+        assert isinstance(answer, dict)
+        return answer
+
+    return await show(ask, lambda answer: f"a is {answer['a']}", as_json=as_json, every_s=every_s)
+
+
+def test_an_answer_is_shown_once(capsys: pytest.CaptureFixture[str]) -> None:
+    """For a person, or as JSON; an error is the caller's."""
+    assert run(shown({"a": 1}, as_json=False, every_s=None)) == {"a": 1}
+    run(shown({"a": 1}, as_json=True, every_s=None))
+    assert capsys.readouterr().out == 'a is 1\n{\n  "a": 1\n}\n'
+    with pytest.raises(ConnectionLost):
+        run(shown(ConnectionLost(detail="away"), as_json=False, every_s=None))
+
+
+@pytest.mark.parametrize(("terminal", "before"), [(False, ""), (True, "\x1b[H\x1b[J")])
+def test_an_answer_is_watched(
+    terminal: bool, before: str, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Each one that differs; a terminal is cleared first. A server that is away is told, and asked again."""
+    monkeypatch.setattr(sys.stdout, "isatty", lambda: terminal)
+    answers = ({"a": 1}, {"a": 1}, ConnectionLost(detail="away"), {"a": 2}, Over())
+    with pytest.raises(Over):
+        run(shown(*answers, as_json=False, every_s=0))
+    lines = capsys.readouterr().out.splitlines()
+    assert [lines[0], lines[-1], len(lines)] == [f"{before}a is 1", f"{before}a is 2", 3]
+    assert lines[1].startswith(f"{before}tricklecast: ")
+    assert "away" in lines[1]
+    with pytest.raises(Over):
+        run(shown({"a": 1}, Over(), as_json=True, every_s=0))
+    assert capsys.readouterr().out == '{"a": 1}\n'
 
 
 def test_a_server_that_does_not_answer() -> None:
