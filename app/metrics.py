@@ -524,7 +524,7 @@ def mirror_metrics(mirror: MirrorModel, now: float) -> Iterator[Metric]:
         return
     channels: dict[str, float] = dict.fromkeys((*ROW_STATES, "deleted"), 0.0) | mirror.channels
     yield _gauges("mirror_channels", "Channels of the source, by the state of their copies.", "state", channels)
-    segments: dict[str, float] = dict.fromkeys(ROW_STATES, 0.0) | mirror.segments
+    segments: dict[str, float] = dict.fromkeys((*ROW_STATES, "beyond"), 0.0) | mirror.segments
     yield _gauges("mirror_segments", "Closed segments of the source, by the state of their copies.", "state", segments)
     yield _gauge("mirror_segments_verified", "Copies of segments whose bytes were read again.", mirror.verified)
     yield _gauge("mirror_live_channels", "Channels that are followed at their live edge.", mirror.live)

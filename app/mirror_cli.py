@@ -452,7 +452,9 @@ def summary(answer: dict[str, Any]) -> str:
         parts.append(printable(answer["problem"]))
     parts.append(f"{count(answer['live'], 'channel')} live")
     if answer["stores"]:
-        parts.append(f"{segments.get('synced', 0)} of {count(sum(segments.values()), 'segment')} copied")
+        parts.append(f"{segments.get('synced', 0)} of {count(_wanted(segments), 'segment')} copied")
+    if beyond := segments.get("beyond", 0):
+        parts.append(f"{beyond} beyond its retention")
     if failed := segments.get("failed", 0):
         parts.append(f"{failed} failed")
     if lag["segments"]:
@@ -508,10 +510,15 @@ def _losses(lost: list[dict[str, Any]]) -> str:
     return "\n".join(lines)
 
 
+def _wanted(counts: dict[str, int]) -> int:
+    """How many copies there are when all is done."""
+    return sum(number for state, number in counts.items() if state not in ("beyond", "deleted"))
+
+
 def _counts(counts: dict[str, int]) -> str:
-    total = sum(number for state, number in counts.items() if state != "deleted")
-    failed = counts.get("failed", 0)
-    return f"{counts.get('synced', 0)} of {total}" + (f", {failed} failed" if failed else "")
+    others = (("failed", "failed"), ("beyond", "not copied: beyond the destination's retention"))
+    told = [f"{counts[state]} {text}" for state, text in others if counts.get(state)]
+    return ", ".join([f"{counts.get('synced', 0)} of {_wanted(counts)}", *told])
 
 
 def _coloured(state: str, *, complete: bool) -> str:

@@ -120,6 +120,7 @@ class ServerDestination:
         plane: as given.
         read_only: what is closed to publishers.
         lost: called with name, epoch and seq of a segment that was inserted, if it turns out that it cannot be kept.
+        expired: called with name, epoch and seq of a segment of a copy that retention has removed.
         replaces: whether channels of this server make way for copies of the same name.
     """
 
@@ -128,7 +129,10 @@ class ServerDestination:
         self._archive = archive
         self.read_only = ReadOnly(plane.registry, None if archive is None else archive.database.folder)
         self.lost: Callable[[str, int, int], None] = _ignore
+        self.expired: Callable[[str, int, int], None] = _ignore
         self.replaces = False
+        if archive is not None:
+            archive.expired = self._expired
 
     # What is here.
 
@@ -196,6 +200,12 @@ class ServerDestination:
                 self.give_up(name, epoch)
             self._end(name, EndReason.MOVED)
         return HeldChannel(self, name, epoch, closed)
+
+    def keeps(self, name: str, epoch: int, segment: SourceSegment) -> bool:
+        """Whether a segment from behind the window would stay here, if it was inserted now; retention decides."""
+        if self._archive is None or (stored := self._stored(name, epoch)) is None:
+            return True
+        return self._archive.would_stay(stored, segment.seq, segment.size, segment.closed_us)
 
     def insert(self, name: str, epoch: int, segment: SourceSegment, body: Sequence[bytes]) -> bool:
         """Show a segment from behind the window; ``False`` if there is no room for it, or it is here already.
@@ -342,6 +352,10 @@ class ServerDestination:
         for segment in owned.unclosed:
             if segment.writer is not None and isinstance(upload := segment.writer.owner, Upload):
                 upload.send_away(reply)
+
+    def _expired(self, stored: StoredChannel, seq: int) -> None:
+        if stored.copied:
+            self.expired(stored.row.name, stored.row.epoch, seq)
 
     def _lost(self, name: str, epoch: int, seq: int) -> None:
         logger.warning("segment %d of %r (epoch %d) was copied and cannot be kept", seq, name, epoch)

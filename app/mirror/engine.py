@@ -68,6 +68,9 @@ LOOKS: Final = 8
 COPIES: Final = 4
 """Segments that are copied at a time."""
 
+LEFT_OUT: Final = 256
+"""Segments that are found in one turn not to be kept here."""
+
 IN_FLIGHT: Final = 64 << 20
 """Bytes of segments that are being copied; a segment that is larger is copied alone."""
 
@@ -290,6 +293,11 @@ class Mirror:
         if (follower := self._followers.get(name)) is not None and follower.truth.epoch == epoch:
             self._mark([name])
 
+    def expired(self, name: str, epoch: int, seq: int) -> None:
+        """The destination's retention has removed a segment. It is not missing, and storage goes on in any case."""
+        with suppress(RegistryError):  # then its verification finds it
+            self.registry.forget(name, epoch, [seq])
+
     def _mark(self, names: Sequence[str]) -> None:
         """Something may have happened to channels. The one thing that news do."""
         names = [name for name in names if self.selected(name)]
@@ -394,13 +402,22 @@ class Mirror:
                 for row in self.registry.take_channels(now, LOOKS - self._looking):
                     self._looking += 1
                     self._begin(row.name, partial(self._look_at, row))
+            left_out = 0
             while self._copying < COPIES and (segment := self.registry.next_segment(newest=self.newest_first)):
+                if not self.destination.keeps(segment.name, segment.epoch, segment.told):
+                    self.registry.left_out(segment, now)
+                    left_out += 1
+                    if left_out == LEFT_OUT:
+                        self._wake.set()
+                        break
+                    continue
                 if self._in_flight and self._in_flight + segment.size > IN_FLIGHT:
                     break
                 self._copying += 1
                 self._in_flight += segment.size
                 self._begin(segment.name, partial(self._copy, self.registry.start_segment(segment, now)))
             due = self.registry.next_due()
+            await asyncio.sleep(0)  # others have a turn also if there is more to do
             with suppress(TimeoutError):
                 async with asyncio.timeout(None if due is None else max(0.0, due - now)):
                     await self._wake.wait()
@@ -536,12 +553,15 @@ class Mirror:
         self.registry.forget(name, epoch, known.keys() - have.keys())
         # What is above may come by the feed.
         top = max(have, default=inf) if follower.held.live else inf
-        after, listed = -1, 0
+        after, listed, began = -1, 0, self._wall()
         while True:
             async with asyncio.timeout(ANSWER_S):
                 page = await self.source.segments(name, epoch, after)
             self._heard()
-            if not page or not self.registry.is_current(row):
+            if not self.registry.is_current(row):
+                return True
+            if not page:
+                self.registry.forget_left_out(name, epoch, began)
                 return True
             listed += len(page)
             seqs = [after, *(one.seq for one in page)]
@@ -551,8 +571,13 @@ class Mirror:
             self._copy_again(truth, [one for one, copy in here if _differs(one, copy.size, copy.crc)])
             right = [copy for one, copy in here if one.seq not in known and not _differs(one, copy.size, copy.crc)]
             self.registry.arrived(truth, right, self._wall())
-            lacking = [one for one in page if one.seq not in have]
+            lacking: list[SourceSegment] = []
+            beyond: list[SourceSegment] = []
+            for one in page:
+                if one.seq not in have:
+                    (lacking if self.destination.keeps(name, epoch, one) else beyond).append(one)
             now = self._wall()
+            self.registry.leave_out(truth, beyond, now)
             self.registry.add(truth, [one for one in lacking if one.seq < top], now)
             self.registry.add(truth, [one for one in lacking if one.seq > top], now, now + FEED_S)
             self._wake.set()
@@ -611,7 +636,9 @@ class Mirror:
         if not shown and any(copy.seq == row.seq for copy in self.destination.copies(row.name, row.epoch)):
             self.destination.remove(row.name, row.epoch, row.seq)
             shown = self.destination.insert(row.name, row.epoch, row.told, body)
-        if not shown:
+        if not shown and not self.destination.keeps(row.name, row.epoch, row.told):
+            self.registry.left_out(row, self._wall())
+        elif not shown:
             self.registry.fail_segment(row, self._wall(), None, "there is no room for it here")
 
     def _copy_again(self, channel: SourceChannel, segments: Sequence[SourceSegment]) -> None:

@@ -12,7 +12,8 @@ Versions come from one counter for all rows. So a row that was removed and made 
 earlier work has seen. The counter need not outlive the process, since its works do not.
 
 States: ``pending`` → ``started`` → ``synced`` or ``failed``; a row that has failed is ``pending`` again at ``next_at``,
-or stays as it is if it has none. A channel that has ended is ``deleted`` for :data:`TOMBSTONE_S`.
+or stays as it is if it has none. A channel that has ended is ``deleted`` for :data:`TOMBSTONE_S`. A segment that the
+destination would not keep is ``beyond``: it is counted, not copied, and not missing.
 
 All calls are synchronous. What is written within :data:`COMMIT_S` is one transaction: a crash loses it, and the work is
 done again. Triggers count the rows of each state, so that a status costs the same with ten rows and with ten million.
@@ -60,6 +61,7 @@ class RowState(StrEnum):
     STARTED = "started"
     SYNCED = "synced"
     FAILED = "failed"
+    BEYOND = "beyond"
     DELETED = "deleted"
 
 
@@ -157,7 +159,7 @@ CREATE INDEX segment_synced ON segment (at) WHERE state = 'synced';
 CREATE TABLE count (kind TEXT, state TEXT, rows INTEGER, bytes INTEGER, PRIMARY KEY (kind, state)) WITHOUT ROWID;
 """
 
-_STATES: Final = "(VALUES ('pending'), ('started'), ('synced'), ('failed'), ('deleted'))"
+_STATES: Final = ", ".join(f"('{state}')" for state in RowState)
 _KINDS: Final = (("channel", "channel", "1", "0"), ("segment", "segment", "1", "%s.size"),
                  ("verified", "segment", "%s.verified", "%s.size"))  # fmt: skip
 """What is counted of which table: the rows for which this is true, and the sum of that."""
@@ -171,7 +173,6 @@ def _triggers() -> Iterator[str]:
             f" WHERE kind = '{kind}' AND state = {row}.state AND {which.replace('%s', row)};"
             for sign, row in (("-", "old"), ("+", "new"))
         )
-        yield f"INSERT INTO count SELECT '{kind}', column1, 0, 0 FROM {_STATES};"
         yield f"CREATE TRIGGER {kind}_in AFTER INSERT ON {table} BEGIN {more} END;"
         yield f"CREATE TRIGGER {kind}_out AFTER DELETE ON {table} BEGIN {less} END;"
         of = "state" if table == "channel" else "state, size, verified"
@@ -228,6 +229,10 @@ class MirrorRegistry:
             self._sql.executescript(f"BEGIN; {_TABLES} {''.join(_triggers())} PRAGMA user_version = {SCHEMA}; COMMIT;")
         for table in ("setting", "channel", "segment", "count"):
             self._sql.execute(f"SELECT * FROM {table} LIMIT 1")
+        # Also in a file of a release that had fewer states.
+        for kind, *_ in _KINDS:
+            values = f"SELECT '{kind}', column1, 0, 0 FROM (VALUES {_STATES})"
+            self._sql.execute(f"INSERT OR IGNORE INTO count {values}")
 
     def close(self) -> None:
         """Commit, and close the file."""
@@ -397,9 +402,30 @@ class MirrorRegistry:
             " ON CONFLICT DO UPDATE SET created_us = excluded.created_us, ending = excluded.ending,"
             " size = excluded.size, crc = excluded.crc, opened_us = excluded.opened_us, closed_us = excluded.closed_us,"
             " state = 'pending', version = excluded.version, at = excluded.at, next_at = excluded.next_at, error = '',"
-            " attempts = 0, verified = 0 WHERE (state = 'failed' AND next_at IS NULL)"
+            " attempts = 0, verified = 0 WHERE (state = 'failed' AND next_at IS NULL) OR state = 'beyond'"
             " OR (state IN ('pending', 'failed') AND (size, crc) IS NOT (excluded.size, excluded.crc))",
             ((*channel, *told, version, now, next_at) for told in segments),
+        )
+
+    def leave_out(self, channel: SourceChannel, segments: Iterable[SourceSegment], now: float) -> None:
+        """Segments are at the source, and would not be kept here."""
+        version = next(self._versions)
+        self._write_all(
+            f"INSERT INTO segment ({_TOLD}) VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, 'beyond', ?, ?)"
+            " ON CONFLICT DO UPDATE SET created_us = excluded.created_us, size = excluded.size, state = 'beyond',"
+            " version = excluded.version, at = excluded.at, next_at = NULL, error = ''"
+            " WHERE state IN ('pending', 'failed', 'beyond')",
+            ((*channel, *told, version, now) for told in segments),
+        )
+
+    def left_out(self, row: SegmentRow, now: float) -> bool:
+        """A segment would not be kept here after all."""
+        return self._settle(row, now, RowState.BEYOND, of="'pending', 'started', 'synced'")
+
+    def forget_left_out(self, name: str, epoch: int, before: float) -> None:
+        """Those that were left out before a time, and not since, are not at the source any more."""
+        self._write(
+            "DELETE FROM segment WHERE name = ? AND epoch = ? AND state = 'beyond' AND at < ?", name, epoch, before
         )
 
     def arrived(self, channel: SourceChannel, copies: Iterable[HeldCopy], now: float, *, late: bool = False) -> None:
@@ -539,12 +565,13 @@ class MirrorRegistry:
         self._write("UPDATE channel SET whole = ? WHERE name = ?", int(whole), name)
 
     def missing(self, *, reachable: bool) -> tuple[list[ChannelRow], list[SegmentRow]]:
-        """All channels and segments that are not here as at the source, as far as is known.
+        """All channels and segments that are not here as at the source and should be, as far as is known.
 
         Args:
             reachable: whether the source answers. If not, a channel whose feed has broken off was whole until then.
         """
         where = "state NOT IN ('synced', 'deleted') AND (? OR NOT whole)"
         channels = self._ask(f"SELECT * FROM channel WHERE {where} ORDER BY name", int(reachable))
-        segments = self._ask(f"SELECT * FROM segment WHERE {_NOT_HERE} ORDER BY name, epoch, seq")
+        where = f"{_NOT_HERE} AND state <> 'beyond'"
+        segments = self._ask(f"SELECT * FROM segment WHERE {where} ORDER BY name, epoch, seq")
         return [ChannelRow(*row) for row in channels], [SegmentRow(*row) for row in segments]

@@ -98,7 +98,10 @@ class MirrorModel(BaseModel):
     setting: SettingModel | None = None
     successor: str = Field(default="", description="Of a deposed server, the one that has its place.")
     stores: bool = Field(default=False, description="Whether segments behind the windows are copied, too.")
-    complete: bool = Field(default=False, description="Whether all that is known of the source is here.")
+    complete: bool = Field(
+        default=False,
+        description="Whether all that is known of the source is here, but for what this server would not keep.",
+    )
     last_contact: float | None = Field(
         default=None, description="When the source has last answered, seconds since 1970. Later losses nobody knows."
     )
@@ -106,7 +109,11 @@ class MirrorModel(BaseModel):
         default={},
         description="Channels by state: `pending`, `started`, `synced`, `failed`; `deleted` have ended at the source.",
     )
-    segments: dict[str, int] = Field(default={}, description="Closed segments by state; none of none is complete.")
+    segments: dict[str, int] = Field(
+        default={},
+        description="Closed segments by state; none of none is complete. `beyond`: this server's retention would not "
+        "keep them, so they are not copied.",
+    )
     verified: int = Field(default=0, description="Segments whose bytes were read again and compared.")
     live: int = Field(default=0, description="Channels that are followed at their live edge.")
     lag: LagModel = LagModel(segments=0, bytes=0, seconds=None)

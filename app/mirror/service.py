@@ -312,7 +312,7 @@ class MirrorService:
                 newest_first=setting.order == Order.NEWEST,
                 max_rate=setting.max_rate,
             )
-            destination.lost = engine.not_kept
+            destination.lost, destination.expired = engine.not_kept, engine.expired
             await engine.run()
         finally:
             await source.close()

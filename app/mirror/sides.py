@@ -192,6 +192,9 @@ class Destination(Protocol):
     def copies(self, name: str, epoch: int) -> Iterable[HeldCopy]:
         """The closed segments that are here."""
 
+    def keeps(self, name: str, epoch: int, segment: SourceSegment) -> bool:
+        """Whether a segment from behind the window would stay here, if it was inserted now."""
+
     def insert(self, name: str, epoch: int, segment: SourceSegment, body: Sequence[bytes]) -> bool:
         """Show a segment from behind the window; ``False`` if there is no room for it, or it is here already.
 

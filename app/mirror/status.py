@@ -56,10 +56,11 @@ class Status:
 
     @property
     def complete(self) -> bool:
-        """Whether all that is known of the source is here."""
+        """Whether all that is known of the source is here, but for what this server would not keep."""
         rows = (*self.channels.items(), *self.segments.items())
         following = self.state == "following" and self.live == self.channels.get(RowState.SYNCED, 0)
-        return following and not any(n for state, n in rows if state not in (RowState.SYNCED, RowState.DELETED))
+        done = RowState.SYNCED, RowState.BEYOND, RowState.DELETED
+        return following and not any(n for state, n in rows if state not in done)
 
 
 @dataclass(frozen=True, slots=True)

@@ -343,6 +343,7 @@ class Archive:
         self.noted_us = 0  # when the last fact happened, microseconds since 1970
         self.positions = database.positions()  # by worker, the place up to which the journal has its facts
         self.listeners: list[Callable[[int], None]] = []  # told of the index when it has changed
+        self.expired: Callable[[StoredChannel, int], None] | None = None  # told of segments that retention removes
         self.server_starts = inventory.server_starts  # by name, the index up to which facts of the start are kept
         self.counters = StorageCounters(damaged=len(inventory.damaged))
         self._next_channel, self._next_file = inventory.next_channel, inventory.next_file  # ids that were never used
@@ -845,7 +846,7 @@ class Archive:
             return False
         if same is not None and (same.state, same.size, same.opened_us) == (state, size, opened_us):
             return False
-        if not self._would_stay(stored, seq, size, closed_us):
+        if not self.would_stay(stored, seq, size, closed_us):
             return False
         segment = Segment(seq)
         for chunk in filter(None, body):
@@ -864,7 +865,7 @@ class Archive:
         self.kick()
         return True
 
-    def _would_stay(self, stored: StoredChannel, seq: int, size: int, closed_us: int) -> bool:
+    def would_stay(self, stored: StoredChannel, seq: int, size: int, closed_us: int) -> bool:
         """Whether retention would keep a segment that comes now, and rather remove older ones."""
         limits, oldest = self.retention, self._oldest()
         is_full = self.bytes + size > self.limit or self.segments >= MAX_SEGMENTS
@@ -872,8 +873,11 @@ class Archive:
             return False
         if is_full and (oldest is None or oldest[2].closed_us >= closed_us):
             return False
-        is_full = stored.bytes + size > limits.channel_bytes or len(stored.seqs) >= limits.channel_segments
-        return not is_full or (bool(stored.seqs) and seq > stored.seqs[0])
+        coming = {one: tap.segment.size for one, tap in stored.taps.items() if tap.segment.closed and one != seq}
+        bytes_then, segments_then = stored.bytes + sum(coming.values()), len(stored.seqs) + len(coming)
+        lowest = min([*stored.seqs[:1], *coming], default=seq)
+        is_full = bytes_then + size > limits.channel_bytes or segments_then >= limits.channel_segments
+        return not is_full or seq > lowest
 
     def remove(self, stored: StoredChannel, seq: int) -> None:
         """Forget a segment whose bytes are wrong."""
@@ -1173,13 +1177,13 @@ class Archive:
         limits = self.retention
         for stored in channels:
             while stored.bytes > limits.channel_bytes or len(stored.seqs) > limits.channel_segments:
-                self._drop(stored, stored.seqs[0])
+                self._expire(stored, stored.seqs[0])
         oldest_us = self.wall_us() - round(limits.age_s * 1e6)
         while (oldest := self._oldest()) is not None:
             fits = self.bytes <= self.limit and self.segments <= MAX_SEGMENTS
             if fits and oldest[2].closed_us >= oldest_us:
                 break
-            self._drop(*oldest[:2])
+            self._expire(*oldest[:2])
         if len(self.order) + len(self.inserted) > 2 * self.segments + STALE:
             self.order = deque((stored, seq) for stored, seq in self.order if seq in stored.entries)
             self.inserted = [one for one in self.inserted if one[3] in one[2].entries]
@@ -1204,6 +1208,11 @@ class Archive:
         else:
             return None
         return stored, seq, stored.entries[seq]
+
+    def _expire(self, stored: StoredChannel, seq: int) -> None:
+        self._drop(stored, seq)
+        if self.expired is not None:
+            self.expired(stored, seq)
 
     def _drop(self, stored: StoredChannel, seq: int) -> None:
         entry = stored.remove(seq)

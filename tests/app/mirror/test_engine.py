@@ -349,6 +349,49 @@ def test_no_room_behind_the_window() -> None:
     play(happens)
 
 
+def test_a_destination_that_keeps_less() -> None:
+    """What it would not keep is told apart, and neither read nor missing; it comes when the destination keeps more."""
+
+    async def happens(scene: Scene) -> None:
+        scene.history("a", 12)
+        scene.destination.lowest = 4
+        mirror = scene.begin()
+        await scene.until(lambda: mirror.status().complete)
+        assert mirror.status().segments == {"synced": 8, "beyond": 4}
+        assert (mirror.status().bytes_behind, mirror.lost_if_promoted().segments) == (0, [])
+        assert scene.source.asked["read"] == 6, "not those of the window"
+        mirror.resync(["*"])
+        await scene.until(lambda: mirror.status().complete)
+        life = scene.source.life("a")
+        assert life is not None
+        del scene.source.closed[life][0]
+        mirror.resync(["*"])
+        await scene.until(lambda: mirror.status().segments == {"synced": 8, "beyond": 3})
+        assert scene.source.asked["read"] == 6
+        scene.destination.lowest = 0
+        mirror.resync(["*"])
+        await scene.same()
+        assert mirror.status().segments == {"synced": 11}
+
+    play(happens)
+
+
+def test_a_destination_that_has_become_full(monkeypatch: pytest.MonkeyPatch) -> None:
+    """What was to be copied is left out, a part of it at a time, also where a copy is under way."""
+    monkeypatch.setattr(engine, "LEFT_OUT", 2)
+
+    async def happens(scene: Scene) -> None:
+        scene.history("a", 20)
+        mirror = scene.begin(newest_first=True)
+        await scene.until(lambda: mirror.status().segments.get("started"))
+        scene.destination.lowest = 19
+        await scene.until(lambda: mirror.status().complete)
+        assert mirror.status().segments["beyond"] >= 13
+        assert not mirror.status().errors
+
+    play(happens)
+
+
 def test_a_destination_in_memory_has_the_windows() -> None:
     """No history is copied, and no segment is counted."""
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import sqlite3
 from collections.abc import Iterator
+from contextlib import closing
 from pathlib import Path
 
 import pytest
@@ -200,6 +201,43 @@ def test_segments_that_fail(registry: MirrorRegistry) -> None:
     registry.let_go(["a"])
     assert registry.missing(reachable=True) == ([], [])
     assert registry.synced("a", 1) == {9: 1}
+
+
+def test_segments_that_are_left_out(registry: MirrorRegistry) -> None:
+    """They are counted and not missing; found again they stay so, or are pending, and those not found are forgotten."""
+    assert registry.finish_channel(learned(registry), 1.0)
+    registry.arrived(A, [HeldCopy(9, 1, 1)], 1.0)
+    registry.leave_out(A, map(told, (0, 1, 9)), 2.0)
+    registry.add(A, [told(2)], 2.0)
+    pending = registry.next_segment(newest=False)
+    assert pending is not None
+    copy = registry.start_segment(pending, 3.0)
+    assert registry.finish_segment(copy, 7, 3.0)
+    assert registry.left_out(copy, 3.0)
+    registry.arrived(A, [HeldCopy(2, 10, 7)], 3.0)
+    assert not registry.left_out(copy, 4.0), "it has come by the feed"
+    counts = registry.counts()
+    assert (counts["segment", "beyond"], counts["segment", "synced"]) == ((2, 20), (2, 11))
+    assert registry.missing(reachable=True) == ([], [])
+    assert (registry.failed_names(), registry.next_segment(newest=True)) == (set(), None)
+    registry.leave_out(A, [told(1)], 5.0)
+    registry.forget_left_out("a", 1, 5.0)
+    assert registry.counts()["segment", "beyond"] == (1, 10)
+    registry.add(A, [told(1)], 6.0)
+    assert getattr(registry.next_segment(newest=True), "seq", None) == 1
+
+
+def test_a_file_of_a_release_with_fewer_states(tmp_path: Path) -> None:
+    """Rows of a state that it did not know are counted from then on."""
+    path = tmp_path / "mirror.sqlite"
+    MirrorRegistry(path).close()
+    with closing(sqlite3.connect(path)) as sql:
+        sql.execute("DELETE FROM count WHERE state = 'beyond'")
+        sql.commit()
+    registry = MirrorRegistry(path)
+    registry.leave_out(A, [told(1)], 1.0)
+    assert registry.counts()["segment", "beyond"] == (1, 10)
+    registry.close()
 
 
 def test_a_channel_that_is_not_followed_any_more(registry: MirrorRegistry) -> None:

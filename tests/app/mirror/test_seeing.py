@@ -46,7 +46,7 @@ def test_metrics_and_readiness_follow_the_mirror(tmp_path: Path) -> None:
             eventually(lambda: labelled(scraped(target), f"{PREFIX}segments", "state").get("synced") == 5)
             found = scraped(target)
             assert state(target) == ["following"]
-            rows = {"pending": 0, "started": 0, "synced": 5, "failed": 0}
+            rows = {"pending": 0, "started": 0, "synced": 5, "failed": 0, "beyond": 0}
             assert labelled(found, f"{PREFIX}segments", "state") == rows
             assert labelled(found, f"{PREFIX}channels", "state")["synced"] == 1
             figures = {name.removeprefix(PREFIX): value for (name, labels), value in found.items() if not labels}

@@ -91,6 +91,35 @@ def test_all_of_a_source_is_at_the_destination(
     assert "1 channel verified again" in capsys.readouterr().out
 
 
+def test_a_destination_that_keeps_less_than_its_source(stack: ExitStack, tmp_path: Path) -> None:
+    """It says so and is complete and ready; nothing is copied in vain, and with more room the rest comes."""
+    source = stack.enter_context(durable(tmp_path / "source"))
+    publish(source, *range(10))
+    with durable(tmp_path / "target", retain_channel_segments=4) as target:
+        mirror(base(source), base(target), detach=True)
+        eventually(lambda: asked(target)["complete"], what="all that it keeps")
+        publish(source, 10, 11)
+        eventually(lambda: read(target, 11)[0] == 200 and asked(target)["segments"].get("synced") == 4, what="the last")
+        answer = asked(target)
+        assert answer["segments"]["beyond"] in range(3, 7), "some may have come at once, and gone"
+        assert answer["segments"].keys() == {"synced", "beyond"}
+        assert answer["lag"]["segments"] == 0
+        assert asked(target, route="?for_promotion=1")["lost"] == []
+        assert httpx.get(f"http://127.0.0.1:{target.port}/readyz").json() == {"status": "ready"}
+
+        def gets() -> int:
+            return sum(one.op == "get" for one in list(source.records))
+
+        before = gets()
+        for n in range(3):
+            asked(target, "POST", "/resync")
+            eventually(lambda: asked(target)["segments"] == {"synced": 4, "beyond": 8}, what=f"look {n}")
+        assert gets() == before
+    target = stack.enter_context(durable(tmp_path / "target", retain_channel_segments=100))
+    copied(target, 12)
+    assert [read(target, seq) for seq in (0, 11)] == [(200, b"film 0"), (200, b"film 11")]
+
+
 def test_publishers_are_refused_for_copies_only(stack: ExitStack, tmp_path: Path) -> None:
     """503 says which server is mirrored; a name outside the choice is a channel like any other."""
     source, target = stack.enter_context(durable(None)), stack.enter_context(durable(None))

@@ -444,13 +444,14 @@ class ModelDestination:
 
     Attributes:
         ended: lives whose end has been applied here. full: whether the disk is.
+        lowest: seqs below this one are not kept, but for those that come by the feed.
     """
 
     def __init__(self, world: World, *, stores: bool) -> None:
         self.world, self.dice, self.loop, self.stores = world, world.dice, world.loop, stores
         self.archive: dict[tuple[str, int], dict[int, bytes]] = defaultdict(dict)
         self.ended: set[Life] = set()
-        self.full = False
+        self.full, self.lowest = False, 0
         self._unflushed: list[tuple[float, tuple[str, int], int]] = []
         self._begin()
 
@@ -496,9 +497,14 @@ class ModelDestination:
         archive = self.archive[name, epoch].items()
         return [HeldCopy(seq, len(body), crc32(body) if known else None) for seq, body in archive]
 
+    def keeps(self, name: str, epoch: int, segment: SourceSegment) -> bool:
+        return segment.seq >= self.lowest
+
     def insert(self, name: str, epoch: int, segment: SourceSegment, body: Sequence[bytes]) -> bool:
         if self.full:
             raise OSError(errno.ENOSPC, "no space left")
+        if segment.seq < self.lowest:
+            return False
         if segment.seq in self.archive[name, epoch]:
             return False
         self.keep(self.world.life_of(name, epoch), segment.seq, b"".join(body))
@@ -756,7 +762,7 @@ class World:
                     return f"segment {seq} of {life} is not here as there"
             stored = destination.archive[name, life.epoch]
             for seq in source.closed[life] if destination.stores else ():
-                if stored.get(seq) != source.bytes[life][seq]:
+                if seq >= destination.lowest and stored.get(seq) != source.bytes[life][seq]:
                     return f"segment {seq} of {life} is {stored.get(seq)!r:.50} here"
             for seq, body in stored.items():
                 # One that is not there any more may be truncated here: nobody has the rest.

@@ -57,7 +57,8 @@ export class Mirror {
     const [here, all] = [(channels.synced ?? 0) + (segments.synced ?? 0), total(channels) + total(segments)];
     this.bar.max = Math.max(1, all);
     this.bar.value = all || mirror.last_contact === null ? here : 1; // none of none is all
-    this.done.textContent = `${part(channels)} channels, ${part(segments)} segments`;
+    const beyond = segments.beyond ? ` (${count(segments.beyond)} beyond the retention here)` : "";
+    this.done.textContent = `${part(channels)} channels, ${part(segments)} segments${beyond}`;
     const late = lag.seconds === null ? "–" : `${count(Math.round(lag.seconds))} s`;
     const left = mirror.remaining_s === null ? ", – left" : mirror.remaining_s ? `, ${duration(1000 * Math.ceil(mirror.remaining_s))} left` : "";
     this.figures.textContent = mirror.last_contact === null ? "· the source has not answered yet"
@@ -70,8 +71,8 @@ export class Mirror {
   }
 }
 
-/** How many there are; what has ended does not count. @param {Record<string, number>} rows */
-const total = (rows) => Object.values(rows).reduce((sum, n) => sum + n, 0) - (rows.deleted ?? 0);
+/** How many there will be; what has ended, or would not be kept here, does not count. @param {Record<string, number>} rows */
+const total = (rows) => Object.values(rows).reduce((sum, n) => sum + n, 0) - (rows.deleted ?? 0) - (rows.beyond ?? 0);
 
 /** How many of them are here. @param {Record<string, number>} rows */
 const part = (rows) => `${count(rows.synced ?? 0)} of ${count(total(rows))}`;
