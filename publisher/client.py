@@ -152,8 +152,7 @@ class Publisher:
         verify: whether and how the server's certificate is checked, as in httpx.
         on_event: called with each :data:`~tricklecast.publisher.events.PublisherEvent`; it must not block.
         transport: replaces the transport. It must read the answer while it writes the body, as
-            :class:`~tricklecast.trickle.client.transport.TrickleTransport` does and httpx's own does not. Proxies from
-            the environment are not used.
+            :class:`~tricklecast.trickle.client.transport.TrickleTransport` does and httpx's own does not.
 
     Raises:
         InvalidInput: an argument is wrong.

@@ -122,7 +122,7 @@ class Subscriber:
         auth: a token, which is sent as ``Authorization: Bearer``, or any authentication that httpx knows. With
             ``client``, it is used instead of the client's own.
         verify: whether and how the server's certificate is checked, as in httpx.
-        client: an ``httpx.AsyncClient`` to use (for proxies); it is not closed here. Give it a
+        client: an ``httpx.AsyncClient`` to use; it is not closed here. Give it a
             :class:`TrickleTransport` to see truncations. Its headers must not be those of the connection or of a
             body's framing (``Content-Length``, ``Host`` …).
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import re
 from dataclasses import dataclass
 from functools import lru_cache
@@ -20,8 +21,12 @@ MAX_DIGITS: Final = len(str(LAST_SEQ))
 PLAYER_PAGES: Final = "/watch"
 """``/watch/CHANNEL`` is a page for browsers. People copy its URL from the address bar and pass it to a client."""
 
+UNIX: Final = "http+unix"
+"""The scheme of a URL whose authority is the percent-encoded path of a Unix socket."""
+
 _SEQ = re.compile(rf"-?[0-9]{{1,{MAX_DIGITS}}}", re.ASCII)
 _CONTROL = re.compile(r"[\x00-\x1f\x7f-\x9f]")
+_IN_SOCKETS = frozenset(b"abcdefghijklmnopqrstuvwxyz0123456789._-")
 _LINK_LOCAL = re.compile(r"fe[89ab][0-9a-f]:")
 """Begins an address of fe80::/10. Each network of the machine may have that address, so it needs an interface."""
 
@@ -95,7 +100,9 @@ class ChannelURL:
     """The URL of a channel, taken apart.
 
     Attributes:
-        root: scheme and authority, without a trailing slash (``http://host:2939``).
+        root: scheme and authority, without a trailing slash (``http://host:2939``). Of a Unix socket, each character
+            of its path but ``a-z``, ``0-9``, ``.``, ``_`` and ``-`` is percent-encoded, so that nothing is lost where
+            the authority of a URL is brought into lower case.
         base_path: the server's base path (``/trickle``; ``""`` for the root).
         channel: the channel's name, decoded.
         query: appended to every URL of the channel, since it may hold an access token (``""`` if none).
@@ -110,8 +117,10 @@ class ChannelURL:
     def parse(cls, url: str) -> ChannelURL:
         """Take ``http[s]://host[:port]/base/path/channel`` apart; the last path segment is the channel.
 
+        ``http+unix://%2Frun%2Ftricklecast.sock/base/path/channel`` names a Unix socket.
+
         Raises:
-            InvalidURL: no http(s) scheme, no host, a bad port, or no channel in the path.
+            InvalidURL: another scheme, no host, a bad port, or no channel in the path.
             InvalidChannelName: the last path segment cannot name a channel.
         """
         root, path, query = _split(url)
@@ -157,8 +166,10 @@ def _split(url: str) -> tuple[str, str, str]:
         # A password with a slash looks like a port: so neither the error's text nor the part up to the last @ is shown.
         _, at, rest = url.rpartition("@")
         raise InvalidURL(f"***@{rest}" if at else url, "its host or port is not valid") from None
-    if parts.scheme in ("unix", "http+unix", "https+unix"):
-        raise InvalidURL(url, "a Unix socket is for the proxy in front of the server: give the proxy's http:// URL")
+    if parts.scheme == UNIX:
+        return f"{UNIX}://{_escaped(parts.netloc, url)}", parts.path, parts.query
+    if parts.scheme in ("unix", "https+unix"):
+        raise InvalidURL(url, f"a Unix socket is {UNIX}://%2Frun%2FSOCKET/trickle/CHANNEL")
     if parts.scheme not in ("http", "https"):
         raise InvalidURL(url, "it must begin with http:// or https://")
     if not parts.hostname:
@@ -170,3 +181,15 @@ def _split(url: str) -> tuple[str, str, str]:
             raise InvalidURL(url, f"a link-local address needs the name of the network interface: {example}")
         netloc = netloc.replace("%25", "%")  # as RFC 6874 writes it in a URL; the resolver wants it plain
     return f"{parts.scheme}://{netloc}", parts.path, parts.query
+
+
+def socket_path(authority: str) -> str:
+    """Return the path of a Unix socket, which the authority of its URL has percent-encoded."""
+    return os.fsdecode(unquote_to_bytes(authority))
+
+
+def _escaped(authority: str, url: str) -> str:
+    data = unquote_to_bytes(authority)
+    if not data.startswith(b"/") or b"\0" in data:
+        raise InvalidURL(url, f"it names no socket: write {UNIX}://%2Frun%2FSOCKET/trickle/CHANNEL")
+    return "".join(chr(byte) if byte in _IN_SOCKETS else f"%{byte:02x}" for byte in data)

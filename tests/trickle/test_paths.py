@@ -17,6 +17,7 @@ from tricklecast.trickle.paths import (
     parse_channel,
     parse_seq,
     parse_server_url,
+    socket_path,
 )
 
 _NAMES = (
@@ -184,8 +185,9 @@ def test_built_urls_parse_back_to_the_channel(name: str, seq: int) -> None:
     [
         ("host/c", "must begin"),
         ("ftp://host/c", "must begin"),
-        ("unix:/run/x", "proxy"),
-        ("http+unix://%2Frun%2Fx/trickle/c", "proxy"),
+        ("unix:/run/x", r"a Unix socket is http\+unix://%2F"),
+        ("http+unix://run/trickle/c", "names no socket"),
+        ("http+unix://%2Frun%00/trickle/c", "names no socket"),
         ("http:///c", "no host"),
         ("http://host:99999/c", "its host or port is not valid"),
         ("http://[::1/c", "its host or port is not valid"),
@@ -204,6 +206,14 @@ def test_urls_that_are_refused_say_why(url: str, why: str) -> None:
     with pytest.raises(InvalidURL, match=why) as caught:
         ChannelURL.parse(url)
     assert caught.value.url == url
+
+
+def test_a_unix_socket_s_path_survives_lower_case() -> None:
+    """Capitals in the path are escaped: programs may bring the authority of a URL into lower case."""
+    url = ChannelURL.parse("http+unix://%2FRun%2Fa%C3%A4 B.sock/trickle/cam?token=1")
+    assert str(url) == "http+unix://%2f%52un%2fa%c3%a4%20%42.sock/trickle/cam?token=1"
+    assert ChannelURL.parse(str(url)) == url
+    assert socket_path(url.root.partition("//")[2]) == "/Run/aä B.sock"
 
 
 def test_a_url_with_a_bad_name_is_refused_for_the_name() -> None:

@@ -21,6 +21,7 @@ import re
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, replace
 from typing import Final
+from urllib.parse import urljoin, urlsplit
 
 import anyio
 import httpx
@@ -45,6 +46,9 @@ DETAIL_S: Final = 0.5
 
 DETAIL_CHARS: Final = 200
 """Characters of the body's first line that an error shows: a line for people, not a page of HTML."""
+
+MAX_REDIRECTS: Final = 5
+"""Redirects that one request follows."""
 
 _INTEGERS: Final = (
     *(wire.SEQ, wire.LATEST, wire.EARLIEST, wire.NEXT, wire.SIZE, wire.EPOCH),
@@ -75,6 +79,7 @@ class Answer:
         content_type: the segment's media type.
         empty: the response has no body (``Content-Length: 0``).
         detail: the first line of an error's body, for people.
+        location: where a redirect leads, as the server wrote it.
         coding: the body's compression, for example ``gzip``; empty if there is none.
     """
 
@@ -84,6 +89,7 @@ class Answer:
     empty: bool = False
     detail: str = ""
     coding: str = ""
+    location: str = ""
 
     @classmethod
     def read(cls, status: int, headers: Iterable[tuple[bytes, bytes]], body: bytes = b"") -> Answer:
@@ -111,12 +117,13 @@ class Answer:
         for name in twice:
             del known[name]
         detail = first_line(body) if body else ""
-        if 300 <= status < 400 and (location := others.get(b"location")):
+        location = others.get(b"location", "") if 300 <= status < 400 else ""
+        if location:
             detail = f"it redirects to {wire.redacted(location)[:DETAIL_CHARS]}: use that URL instead"
         empty = others.get(b"content-length") == "0"
         coding = others.get(b"content-encoding", "").lower()
         content_type = others.get(b"content-type", "")
-        return cls(status, known, content_type, empty, detail, "" if coding == "identity" else coding)
+        return cls(status, known, content_type, empty, detail, "" if coding == "identity" else coding, location)
 
     def natural(self, name: str) -> int | None:
         """Return the value of an integer header; ``None`` if it is missing or negative, which no seq is."""
@@ -184,6 +191,10 @@ async def exchange(
 ) -> Answered | Lost:
     """Send a request, and wait for the head of its response.
 
+    A GET or HEAD follows redirects within its origin, where a proxy may have moved the base path; at most
+    :data:`MAX_REDIRECTS` of them, since they may lead in a circle. No request leaves its origin: it would take the
+    token along.
+
     Args:
         http: sends it.
         method, url, headers: as in httpx.
@@ -195,25 +206,43 @@ async def exchange(
         stays_open: returns whether the caller reads the response's body. If not, the first line is read, for at most
             :data:`DETAIL_S` seconds, and the body is closed.
     """
-    try:
-        status, fields, received = await _send(http, method, url, headers, body, timeouts, auth)
-    except InvalidAnswer as error:
-        return Lost(RemoteProtocolError(seq=seq, detail=f"{place}{error}"))
-    except httpx.TransportError as error:
-        why = str(error) or type(error).__name__
-        if isinstance(error, httpx.ConnectError | httpx.ConnectTimeout):
-            server = wire.redacted("/".join(url.split("/", 3)[:3]))
-            return Lost(ConnectionLost(seq=seq, detail=why, server=server), connected=False)
-        lost = ConnectionLost(seq=seq, detail=f"{place}{why}")
-        timeouts = timeouts or http.timeout
-        if isinstance(error, httpx.ReadTimeout):
-            return Lost(lost, waited_s=timeouts.read or 0.0)
-        return Lost(lost, waited_s=(isinstance(error, httpx.WriteTimeout) and timeouts.write) or 0.0)
-    answer = Answer.read(status, fields)
+    redirects = 0
+    while True:
+        try:
+            status, fields, received = await _send(http, method, url, headers, body, timeouts, auth)
+        except InvalidAnswer as error:
+            return Lost(RemoteProtocolError(seq=seq, detail=f"{place}{error}"))
+        except httpx.TransportError as error:
+            why = str(error) or type(error).__name__
+            if isinstance(error, httpx.ConnectError | httpx.ConnectTimeout):
+                server = wire.redacted("/".join(url.split("/", 3)[:3]))
+                return Lost(ConnectionLost(seq=seq, detail=why, server=server), connected=False)
+            lost = ConnectionLost(seq=seq, detail=f"{place}{why}")
+            timeouts = timeouts or http.timeout
+            if isinstance(error, httpx.ReadTimeout):
+                return Lost(lost, waited_s=timeouts.read or 0.0)
+            return Lost(lost, waited_s=(isinstance(error, httpx.WriteTimeout) and timeouts.write) or 0.0)
+        answer = Answer.read(status, fields)
+        target = _redirected(method, url, answer) if redirects < MAX_REDIRECTS else None
+        if target is None:
+            break
+        url, redirects = target, redirects + 1
+        await _beginning(received, is_empty=answer.empty)
     if stays_open(answer):
         return Answered(answer, received)
     line = first_line(await _beginning(received, is_empty=answer.empty))
     return Answered(replace(answer, detail=line) if line and not answer.detail else answer, received)
+
+
+def _redirected(method: str, url: str, answer: Answer) -> str | None:
+    """The URL to ask instead; ``None`` if the redirect is not followed."""
+    if not answer.location or method not in ("GET", "HEAD"):
+        return None
+    try:
+        target = urljoin(url, answer.location)
+        return target if urlsplit(target)[:2] == urlsplit(url)[:2] else None
+    except ValueError:  # the server has sent no URL
+        return None
 
 
 async def _send(
@@ -225,8 +254,8 @@ async def _send(
     timeouts: httpx.Timeout | RequestTimeouts | None,
     auth: HttpxAuth | None,
 ) -> tuple[int, Iterable[tuple[bytes, bytes]], ResponseBody | HttpxBody]:
-    if auth is None and isinstance(http, TrickleClient):
-        sent = await http.send_plain(method, url, headers, body, timeouts)
+    if isinstance(http, TrickleClient):
+        sent = await http.send_plain(method, url, headers, body, timeouts, auth)
         if sent is not None:
             return sent.head.status_code, sent.head.headers, sent
     if body is not None:

@@ -48,6 +48,9 @@ READ_BYTES: Final = 120 * 1024
 """A read takes a chunk of 64 KiB with its framing in one system call. Python allocates all of these bytes each time:
 from 128 KiB on, the C library maps new pages for each read (``M_MMAP_THRESHOLD``), at three times the CPU."""
 
+QUEUE_FULL_S: Final = 0.02
+"""A Unix socket whose server has too many connections waiting is tried again after this time."""
+
 CHECKED_RECEIVES: Final = 16
 """Every 16th read checks whether its task was cancelled. A check costs as much as the rest of a small read."""
 
@@ -276,6 +279,26 @@ async def connect_tcp(host: str, port: int) -> SocketStream:
             if (option := getattr(socket, name, None)) is not None:
                 sock.setsockopt(socket.IPPROTO_TCP, option, value)
     return SocketStream(sock)
+
+
+async def connect_unix(path: str) -> SocketStream:
+    """Connect to a Unix socket. The caller limits the time: where the server's queue is full, this waits for it.
+
+    Raises:
+        OSError: there is no such socket, or nobody listens on it.
+    """
+    sock = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
+    sock.setblocking(False)
+    try:
+        while True:
+            try:
+                sock.connect(path)
+                return SocketStream(sock)
+            except BlockingIOError:  # the kernel tells nobody when the queue has room
+                await anyio.sleep(QUEUE_FULL_S)
+    except BaseException:
+        sock.close()
+        raise
 
 
 def in_trio() -> bool:

@@ -30,8 +30,11 @@ body is written beside it. There are two kinds of bodies:
 - A response for httpx has its trailers in ``response.extensions["trailers"]`` (an ``httpx.Headers``, filled at the end
   of the body) and its :class:`ResponseBody` in ``response.extensions["body"]``.
 
+*Ways to a server.* TCP; TLS; TLS through a proxy (:mod:`.proxies`); and the Unix socket of a URL
+``http+unix://%2Frun%2Ftricklecast.sock/...``.
+
 *Left out on purpose.* Cookies: a server could set any number of them, and each later request would carry them all.
-Proxies from the environment: a proxy that collects request bodies would hold a live segment back until its end.
+Proxies for ``http://``: one that collects request bodies would hold a live segment back until its end.
 """
 
 from __future__ import annotations
@@ -50,10 +53,14 @@ import anyio.to_thread
 import httpx
 from anyio.streams.tls import TLSStream
 
+from tricklecast.trickle.client.arguments import HttpxAuth
 from tricklecast.trickle.client.connection import Connection, InvalidAnswer, NoAnswer, Origin
 from tricklecast.trickle.client.heads import Fields, InvalidHead, ResponseHead, request_head
-from tricklecast.trickle.client.sockets import SocketStream, connect_tcp, reason
+from tricklecast.trickle.client.proxies import open_tunnel, proxy_for
+from tricklecast.trickle.client.sockets import SocketStream, connect_tcp, connect_unix, reason
 from tricklecast.trickle.client.tasks import Notifier
+from tricklecast.trickle.paths import UNIX, socket_path
+from tricklecast.trickle.terminal import Bearer
 
 __all__ = ["BodyWriter", "InvalidAnswer", "LiveBody", "ResponseBody", "TrickleClient", "TrickleTransport"]
 
@@ -63,7 +70,10 @@ KEEPALIVE_S: Final = 30.0
 MAX_IDLE: Final = 4
 """Idle connections per origin: a client needs one for its segment, two for preconnects, and one for a question."""
 
-_PORTS: Final = {"http": 80, "https": 443}
+_PORTS: Final = {"http": 80, "https": 443, UNIX: 0}
+
+_LOCAL_HOST: Final = (b"Host", b"localhost")
+"""A Unix socket has no name that the server could know."""
 
 
 class BodyWriter(Protocol):
@@ -164,10 +174,12 @@ class TrickleTransport(httpx.AsyncBaseTransport):
             httpx.ReadError: the connection broke before the response (``ReadTimeout``: no response came in time).
             httpx.WriteTimeout: the server has stopped reading, and did not respond.
             InvalidAnswer: the response is not HTTP, or a GET's body has no visible end.
-            httpx.UnsupportedProtocol: the URL is neither http nor https.
+            httpx.UnsupportedProtocol: the URL is neither http nor https, nor that of a Unix socket.
             Exception: the request's own body stream raised it.
         """
         headers = request.headers.raw
+        if request.url.scheme == UNIX:
+            headers = [_LOCAL_HOST, *(field for field in headers if field[0].lower() != b"host")]
         lengths = {name.lower(): value for name, value in headers}
         chunked = b"transfer-encoding" in lengths
         stream = request.stream
@@ -252,10 +264,12 @@ class TrickleTransport(httpx.AsyncBaseTransport):
                 idle.pop().close()
 
     async def _connect(self, scheme: str, host: str, port: int) -> tuple[anyio.abc.ByteStream, SocketStream]:
-        context = await self._context() if scheme == "https" else None
-        tcp = await connect_tcp(host, port)
-        if context is None:
+        if scheme != "https":
+            tcp = await (connect_unix(host) if scheme == UNIX else connect_tcp(host, port))
             return tcp, tcp
+        context = await self._context()
+        proxy = proxy_for(host)
+        tcp = await (connect_tcp(host, port) if proxy is None else open_tunnel(proxy, host, port))
         try:
             # Not standard_compatible: HTTP has its own framing, and servers often leave TLS' closing handshake out.
             return await TLSStream.wrap(tcp, hostname=host, ssl_context=context, standard_compatible=False), tcp
@@ -274,30 +288,31 @@ class TrickleTransport(httpx.AsyncBaseTransport):
 
 
 def origin_of(url: httpx.URL) -> Origin:
-    """Return scheme, host and port of a URL.
+    """Return scheme, host and port of a URL; of a Unix socket, its path is the host.
 
     Raises:
-        httpx.UnsupportedProtocol: the scheme is neither http nor https.
+        httpx.UnsupportedProtocol: no connection of this kind can be made.
     """
     if url.scheme not in _PORTS:
         raise httpx.UnsupportedProtocol(f"not http or https: {url}")
-    return url.scheme, url.host, url.port or _PORTS[url.scheme]
+    host = socket_path(url.host) if url.scheme == UNIX else url.host
+    return url.scheme, host, url.port or _PORTS[url.scheme]
 
 
 class TrickleClient(httpx.AsyncClient):
     """An httpx client that can send a plain request without httpx's objects.
 
     httpx makes objects for URLs and headers, and generators for redirects and authentication. They cost more CPU than
-    the rest of a small segment. So :meth:`send_plain` goes straight to the transport, unless there is authentication,
-    or the transport is another one.
+    the rest of a small segment. So :meth:`send_plain` goes straight to the transport, with a token as a header. httpx
+    does what it alone can do: other kinds of authentication, and other transports.
     """
 
-    def __init__(self, *, transport: httpx.AsyncBaseTransport, **options: Any) -> None:
+    def __init__(self, *, transport: httpx.AsyncBaseTransport, auth: HttpxAuth | None = None, **options: Any) -> None:
         no_cookies = CookieJar(DefaultCookiePolicy(allowed_domains=()))
-        super().__init__(transport=transport, cookies=no_cookies, **options)
-        self._is_plain = (  # nothing that only httpx can do is wanted
-            self.auth is None
-            and isinstance(transport, TrickleTransport)
+        super().__init__(transport=transport, cookies=no_cookies, auth=auth, **options)
+        self._usual_auth = auth
+        self._is_ours = (
+            isinstance(transport, TrickleTransport)
             and type(transport).handle_async_request is TrickleTransport.handle_async_request
         )
         self._usual = {name.lower(): (name, value) for name, value in self.headers.raw}  # the client's own headers
@@ -310,13 +325,14 @@ class TrickleClient(httpx.AsyncClient):
         headers: Mapping[str, str],
         body: LiveBody | None,
         timeouts: httpx.Timeout | RequestTimeouts | None,
+        auth: HttpxAuth | None = None,
     ) -> ResponseBody | None:
         """Send a request without httpx's objects.
 
         Args:
             method, url, headers: as in httpx.
             body: sent in chunks.
-            timeouts: timeouts instead of the client's.
+            timeouts, auth: instead of the client's.
 
         Returns:
             The response's body, which has its head. ``None``: nothing was sent, and the caller must use httpx's own
@@ -325,17 +341,22 @@ class TrickleClient(httpx.AsyncClient):
         Raises:
             httpx.TransportError: see :meth:`TrickleTransport.handle_async_request`.
         """
-        if not self._is_plain or self.is_closed or "@" in url or not url.isascii():
+        auth = auth or self._usual_auth
+        is_plain = self._is_ours and (auth is None or isinstance(auth, Bearer))
+        if not is_plain or self.is_closed or "@" in url or not url.isascii():
             return None
         root = url.find("/", url.find("//") + 2)
         if (known := self._origins.get(url[:root])) is None:
             parsed = httpx.URL(url[:root])
-            known = self._origins[url[:root]] = (origin_of(parsed), parsed.netloc)
+            host = _LOCAL_HOST[1] if parsed.scheme == UNIX else parsed.netloc
+            known = self._origins[url[:root]] = (origin_of(parsed), host)
         origin, host = known
         fields = {b"host": (b"Host", host), **self._usual}
         for name, value in headers.items():
             raw = name.encode()
             fields[raw.lower()] = (raw, value.encode())
+        if isinstance(auth, Bearer):
+            fields[b"authorization"] = (b"Authorization", f"Bearer {auth.token}".encode())
         if body is not None:
             fields[b"transfer-encoding"] = (b"Transfer-Encoding", b"chunked")
         try:

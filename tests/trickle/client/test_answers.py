@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 
 import anyio
 import httpx
@@ -67,7 +68,7 @@ def test_an_answer_stands_for_an_error() -> None:
 
 
 def test_a_redirect_says_where_to() -> None:
-    """No client follows a redirect. The text has the URL, without secrets and control characters."""
+    """The text has the URL, without secrets and control characters."""
     location = (b"Location", b"https://me:secret@cdn.example/trickle/cam?token=abc\xc2\x9b2J")
     answer = Answer.read(301, [location, (b"Content-Length", b"3")], b"<a>")
     text = "the answer is not from a trickle server: it redirects to https://***@cdn.example/trickle/cam?token=***"
@@ -214,6 +215,49 @@ def test_a_body_of_another_transport_is_silent_or_closed() -> None:
         await silent.aclose()
 
     run(main())
+
+
+async def exchanged(method: str, *replies: tuple[int, str]) -> tuple[Answered | Lost, list[str]]:
+    """What comes of a request to a server that redirects, and the paths that it was asked for."""
+    paths: list[str] = []
+
+    async def script(peer: Peer) -> None:
+        with contextlib.suppress(asyncio.IncompleteReadError):  # the client has closed the connection
+            while True:
+                paths.append((await peer.head()).path)
+                status, location = replies[len(paths) - 1]
+                await peer.answer(status, {"Location": location.format(root=root)} if location else {})
+
+    async with fake_server(script) as server, TrickleClient(transport=TrickleTransport(), timeout=5.0) as http:
+        root = server.base.removesuffix("/trickle")
+        return await exchange(http, method, f"{root}/old/cam/next"), paths
+
+
+@pytest.mark.parametrize("status", [301, 302, 307, 308])
+@pytest.mark.parametrize("location", ["/new/cam/next?x=1", "{root}/new/cam/next?x=1", "../../new/cam/next?x=1"])
+def test_a_get_follows_a_redirect_within_its_origin(status: int, location: str) -> None:
+    """The answer is the one of the other URL, over the same connection."""
+    found, paths = run(exchanged("GET", (status, location), (200, "")))
+    assert isinstance(found, Answered)
+    assert (found.answer.status, paths) == (200, ["/old/cam/next", "/new/cam/next?x=1"])
+
+
+@pytest.mark.parametrize(
+    ("method", "location", "asked"),
+    [
+        ("POST", "/new/cam/next", 1),
+        ("GET", "http://127.0.0.1:1/new/cam/next", 1),
+        ("GET", "//other.example/cam", 1),
+        ("GET", "http://[", 1),
+        ("GET", "/old/cam/next", 6),
+    ],
+)
+def test_other_redirects_are_told(method: str, location: str, asked: int) -> None:
+    """They concern a method that writes, lead to another origin or nowhere, or run in a circle."""
+    found, paths = run(exchanged(method, *[(308, location)] * 6))
+    assert isinstance(found, Answered)
+    assert (found.answer.status, len(paths)) == (308, asked)
+    assert found.answer.detail.startswith("it redirects to ")
 
 
 class Fixed(LiveBody):

@@ -9,6 +9,7 @@ import select
 import socket
 import ssl
 import struct
+from pathlib import Path
 
 import aiohappyeyeballs
 import anyio
@@ -17,7 +18,14 @@ import pytest
 
 from tests.support.peers import Peer, fake_server, run
 from tricklecast.trickle.client import sockets
-from tricklecast.trickle.client.sockets import PEER_TIMEOUT_S, Silence, SocketStream, connect_tcp, reason
+from tricklecast.trickle.client.sockets import (
+    PEER_TIMEOUT_S,
+    Silence,
+    SocketStream,
+    connect_tcp,
+    connect_unix,
+    reason,
+)
 
 
 def pair() -> tuple[SocketStream, socket.socket]:
@@ -442,5 +450,48 @@ def test_a_peer_that_vanishes_is_noticed_by_the_kernel(monkeypatch: pytest.Monke
                 assert option(socket.IPPROTO_TCP, socket.TCP_NODELAY)
                 if hasattr(socket, "TCP_USER_TIMEOUT"):
                     assert option(socket.IPPROTO_TCP, socket.TCP_USER_TIMEOUT) == PEER_TIMEOUT_S * 1000
+
+    run(main())
+
+
+def test_a_unix_socket_whose_queue_is_full_is_waited_for(tmp_path: Path) -> None:
+    """The connection is made when the server accepts one."""
+
+    async def main() -> None:
+        path = str(tmp_path / "socket")
+        with socket.socket(socket.AF_UNIX) as listener, contextlib.ExitStack() as waiting:
+            listener.bind(path)
+            listener.listen(0)
+            while True:
+                one = waiting.enter_context(socket.socket(socket.AF_UNIX))
+                one.setblocking(False)
+                if one.connect_ex(path) == errno.EAGAIN:
+                    break
+            async with anyio.create_task_group() as tasks:
+
+                async def connect() -> None:
+                    (await connect_unix(path)).close()
+                    tasks.cancel_scope.cancel()
+
+                tasks.start_soon(connect)
+                await anyio.wait_all_tasks_blocked()
+                listener.setblocking(False)
+                while True:
+                    await anyio.wait_readable(listener)
+                    listener.accept()[0].close()
+
+    run(main())
+
+
+def test_a_unix_socket_that_is_not_there_is_an_error(tmp_path: Path) -> None:
+    """So is one on which nobody listens."""
+
+    async def main() -> None:
+        with pytest.raises(FileNotFoundError):
+            await connect_unix(str(tmp_path / "socket"))
+        with socket.socket(socket.AF_UNIX) as nobody:
+            nobody.bind(str(tmp_path / "socket"))
+            with pytest.raises(ConnectionRefusedError):
+                await connect_unix(str(tmp_path / "socket"))
 
     run(main())

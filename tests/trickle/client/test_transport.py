@@ -7,6 +7,7 @@ import contextlib
 import ssl
 from collections.abc import AsyncIterator
 from pathlib import Path
+from urllib.parse import quote
 
 import anyio
 import anyio.lowlevel
@@ -18,6 +19,8 @@ from tricklecast.trickle.client.answers import Answered, exchange
 from tricklecast.trickle.client.connection import Connection
 from tricklecast.trickle.client.sockets import SocketStream
 from tricklecast.trickle.client.transport import BodyWriter, InvalidAnswer, LiveBody, TrickleClient, TrickleTransport
+from tricklecast.trickle.paths import ChannelURL
+from tricklecast.trickle.terminal import Bearer
 
 EMPTY_200 = b"HTTP/1.1 200 OK\r\nContent-Length: 0\r\n\r\n"
 
@@ -919,6 +922,58 @@ def test_a_header_that_http_does_not_allow_is_a_local_error() -> None:
                 await http.get("http://127.0.0.1:1/", headers={"X": "a\r\nY: b"})
             with pytest.raises(httpx.LocalProtocolError):
                 await http.send_plain("GET", "http://127.0.0.1:1/", {"X": "a\r\nY: b"}, None, None)
+
+    run(main())
+
+
+@pytest.mark.parametrize("is_own", [True, False])
+def test_a_token_takes_the_short_way(is_own: bool) -> None:
+    """The client's token, or the one of this request, is a header, and goes before one that the caller set."""
+
+    async def main() -> None:
+        heads: list[Head] = []
+        tokens = iter(["one", "two"])
+
+        async def script(peer: Peer) -> None:
+            for _ in range(2):
+                heads.append(await peer.head())
+                await peer.answer(200)
+
+        bearer = Bearer(lambda: next(tokens))
+        own, asked = (bearer, None) if is_own else (None, bearer)
+        headers = {"authorization": "Basic x"}
+        async with fake_server(script) as server, TrickleClient(transport=TrickleTransport(), auth=own) as http:
+            for _ in range(2):
+                response = await http.send_plain("GET", f"{server.base}/c/1", headers, None, None, asked)
+                assert response is not None
+                response.close()
+        assert [head.headers["authorization"] for head in heads] == ["Bearer one", "Bearer two"]
+
+    run(main())
+
+
+@pytest.mark.parametrize("kind", [TrickleClient, httpx.AsyncClient])
+def test_a_unix_socket_is_asked_like_a_host(kind: type[httpx.AsyncClient], tmp_path: Path) -> None:
+    """Its path may have capitals. It has no name, so the Host is localhost."""
+
+    async def main() -> None:
+        heads: list[Head] = []
+
+        async def serve(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+            peer = Peer(0, reader, writer)
+            heads.append(await peer.head())
+            await peer.answer(200)
+            writer.close()
+
+        url = ChannelURL.parse(f"http+unix://{quote(str(tmp_path / 'A.sock'), safe='')}/trickle/cam")
+        async with (
+            await asyncio.start_unix_server(serve, tmp_path / "A.sock"),
+            kind(transport=TrickleTransport(), timeout=5.0) as http,
+        ):
+            found = await exchange(http, "GET", url.next())
+        assert isinstance(found, Answered)
+        [head] = heads
+        assert (head.path, head.headers["host"]) == ("/trickle/cam/next", "localhost")
 
     run(main())
 
