@@ -42,9 +42,9 @@ def proxy_for(host: str) -> Proxy | None:
     name = next((name for name in _VARIABLES if os.environ.get(name) or os.environ.get(name.upper())), None)
     if name is None:
         return None
-    from urllib.request import proxy_bypass_environment  # slow to import, and needed here only
+    from urllib import request  # slow to import, and needed here only
 
-    if proxy_bypass_environment(host):
+    if request.proxy_bypass_environment(host):  # type: ignore[attr-defined]  # typeshed leaves it out
         return None
     url = os.environ.get(name) or os.environ[name.upper()]
     parts = urlsplit(url if "://" in url else f"http://{url}")

@@ -13,6 +13,7 @@ from tests.support.peers import Head, Peer, fake_server, run
 from tricklecast.trickle.client.answers import Answered, Lost, exchange
 from tricklecast.trickle.client.proxies import PORT, Proxy, open_tunnel, proxy_for
 from tricklecast.trickle.client.transport import TrickleClient, TrickleTransport
+from tricklecast.trickle.errors import ConnectionLost
 
 
 @pytest.fixture(autouse=True)
@@ -127,6 +128,7 @@ def test_a_proxy_that_is_away_is_a_lost_connection(monkeypatch: pytest.MonkeyPat
         assert isinstance(found, Lost)
         assert not found.connected
         text = "the proxy http://127.0.0.1:1 cannot be reached: Connection refused"
+        assert isinstance(found.error, ConnectionLost)
         assert (found.error.detail, found.error.server) == (text, "https://host.invalid")
 
     run(main())
