@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-import os
 import re
 from dataclasses import dataclass
 from functools import lru_cache
 from typing import Final
-from urllib.parse import quote, unquote_to_bytes, urlsplit
+from urllib.parse import quote, unquote, unquote_to_bytes, urlsplit
 
 from tricklecast.trickle.errors import InvalidChannelName, InvalidSeq, InvalidURL
 from tricklecast.trickle.wire import LAST_SEQ, redacted
@@ -185,7 +184,7 @@ def _split(url: str) -> tuple[str, str, str]:
 
 def socket_path(authority: str) -> str:
     """Return the path of a Unix socket, which the authority of its URL has percent-encoded."""
-    return os.fsdecode(unquote_to_bytes(authority))
+    return unquote(authority, errors="surrogateescape")
 
 
 def _escaped(authority: str, url: str) -> str:
