@@ -8,11 +8,15 @@ decides all of them.
 **A copy outlives its feed.** A feed that begins anew tells all of the window again, and storage may have most of it. So
 :meth:`Copy.begin_again` lets go of the window and of nothing else, and what storage has is not told again: a segment is
 the same if it got its first byte in the same microsecond. Readers that wait, go on to wait.
+
+**A copy can be followed, too**, by a third server. It tells its followers the facts of its owner with their numbers,
+as soon as it is settled: as long as its owner tells how the channel stands, nobody else can be told so. A fact without
+a number says to its followers that its owner begins anew, or that the copy is over, and that they must do so, too.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Container
 from typing import ClassVar
 
 from tricklecast.app.core.facts import (
@@ -43,6 +47,9 @@ class Copy(Channel):
         name, epoch, content_type, now, life, limits, budget: as of :class:`Channel`.
         journal: of the server.
         store: called when it begins; it sets :attr:`retained`.
+
+    Attributes:
+        told_by: the start of its owner that has told what is here; ``""`` if that may be wrong, or is not known.
     """
 
     belongs: ClassVar[bool] = True
@@ -62,7 +69,8 @@ class Copy(Channel):
     ) -> None:
         super().__init__(name, epoch, content_type, now, life, limits, budget, journal.faults)
         self._journal, self._store = journal, store
-        self._has_begun = False
+        self._has_begun = self.settled = False
+        self.told_by = ""
         # Segments in memory that storage had before they came.
         self._known: set[int] = set()
 
@@ -72,7 +80,7 @@ class Copy(Channel):
         self._store(self)
 
     def apply(self, fact: Fact) -> None:
-        """Apply a fact of its owner, and tell the journal if it is news here.
+        """Apply a fact of its owner; tell its followers, and the journal if it is news here.
 
         Raises:
             OtherChannel: it is of another channel.
@@ -86,6 +94,8 @@ class Copy(Channel):
                     raise OtherChannel(f"{self!r} is another channel than the one that its owner has in this epoch")
             case SegmentOpened():
                 is_news = fact.seq in self._waiting
+        if not fact.number:
+            self.settled = False
         super().apply(fact)
         match fact:
             case ChannelCreated() if is_news:
@@ -98,6 +108,11 @@ class Copy(Channel):
                 is_news = fact.seq not in self._known and (fact.size > 0 or not self._stores(fact.seq, fact.at))
         if is_news:
             self._announce(fact)
+        self._journal.tell(self.followers, fact)
+
+    def go_live(self, facts: int, bytes_in: int, awaited: Container[int], now: float) -> None:
+        super().go_live(facts, bytes_in, awaited, now)
+        self.settled = True
 
     def _stores(self, seq: int, opened_at: float) -> bool:
         if self.retained is None or not self.retained.has(seq, opened_at):
@@ -114,6 +129,7 @@ class Copy(Channel):
 
         What is open here is truncated, visibly: it may come again, as whole as its owner has it.
         """
+        self.settled = False
         for segment in self.unclosed:
             if segment.state is OPEN and segment.size:
                 self.segment_closed(segment, TRUNCATE, now)
@@ -144,8 +160,10 @@ class Copy(Channel):
         self.announce_end(now, reason)
 
     def announce_end(self, now: float, reason: EndReason) -> None:
-        """Tell the server that this epoch is over here."""
-        self._announce(ChannelEnded(0, 0, now, self.name, self.epoch, self.next_seq, reason))
+        """Tell the server, and its followers, that this epoch is over here."""
+        over = ChannelEnded(0, 0, now, self.name, self.epoch, self.next_seq, reason)
+        self._announce(over)
+        self._journal.tell(self.followers, over)
 
     def _announce_closed(self, segment: Segment, now: float) -> None:
         if segment.seq not in self._known:
@@ -160,4 +178,3 @@ class Copy(Channel):
         if isinstance(fact, SegmentClosed):
             journal.closed[fact.state] += 1
         journal.tell(journal.listeners[own], fact)
-        journal.tell(self.followers, fact)

@@ -485,8 +485,8 @@ class Registry:
         """The channel of that name, an ended one in its drain included."""
         return self.channels.get(name) or self._missing(name)
 
-    def followed(self, name: str) -> OwnedChannel | Refusal:
-        """The channel whose feed a client asks for, if it is owned here and takes one more reader."""
+    def followed(self, name: str) -> OwnedChannel | Copy | Refusal:
+        """The channel whose feed a client asks for, if it is one of this server's, and takes one more reader."""
         if self.shutting_down:
             return Refusal(Cause.SHUTDOWN, come_back_s=self.come_back_s)
         channel = self.channels.get(name)
@@ -494,8 +494,11 @@ class Registry:
             return self._missing(name)
         if channel.ended:
             return channel.refuse(Cause.ENDED)._replace(recently_ended=True)
-        if not isinstance(channel, OwnedChannel):
+        if not isinstance(channel, OwnedChannel | Copy):
             return channel.refuse(Cause.REPLICA)
+        if not channel.settled:
+            text = "This server copies the channel, and waits for its source to tell how the channel stands"
+            return channel.refuse(Cause.MIRROR)._replace(detail=text)
         limit = self._limit_of_readers(channel, join=False)
         return channel if limit is None else channel.refuse(Cause.LIMIT)._replace(limit=limit)
 

@@ -176,6 +176,7 @@ class Channel:
         publishers: the clients that publish to it here.
         predecessor: the start of another server that has handed it over in this epoch, with all of it; ``""`` if none.
         belongs: whether it is one of this server's channels, which are listed, counted and stored.
+        settled: whether all is here that its owner had when it last told how the channel stands; its owner is always.
     """
 
     belongs: ClassVar[bool] = False
@@ -205,6 +206,7 @@ class Channel:
         # The lowest seq of that numbering that was written, or that its publisher says it began with.
         self._first = LAST_SEQ + 1
         self.playlist = self.predecessor = ""
+        self.settled = True
         self.retained: Retained | None = None
         self.publishers = Publishers(limits.publisher_grace_s)
         self.reading = Capacity(limits.readers_per_channel)

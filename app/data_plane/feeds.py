@@ -10,7 +10,7 @@ import asyncio
 from functools import partial
 
 from tricklecast.app.core.results import Cause
-from tricklecast.app.core.rules import OwnedChannel
+from tricklecast.app.core.state import Channel
 from tricklecast.app.data_plane.context import DataPlane
 from tricklecast.app.data_plane.exchange import Caller, Exchange
 from tricklecast.app.data_plane.request import Request
@@ -24,7 +24,7 @@ def send_feed(connection: Caller, request: Request, route: Route) -> Reply | Exc
     """Answer a request for the feed of a channel: switch its connection, or refuse it."""
     plane = connection.plane
     found = plane.registry.followed(route.channel)
-    if isinstance(found, OwnedChannel):
+    if isinstance(found, Channel):
         note_head(request, plane.registry, route)
         who = f"the client at {request.ip or 'a Unix socket'}"
         return connection.switch(request, partial(_send, plane, found, who, request.record))
@@ -36,7 +36,7 @@ def send_feed(connection: Caller, request: Request, route: Route) -> Reply | Exc
 
 async def _send(
     plane: DataPlane,
-    channel: OwnedChannel,
+    channel: Channel,
     who: str,
     record: Figures,
     reader: asyncio.StreamReader,

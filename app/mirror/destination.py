@@ -48,6 +48,9 @@ from tricklecast.trickle.paths import is_reserved
 
 logger = logging.getLogger("tricklecast.mirror")
 
+FILLED_S: Final = 5.0
+"""Who follows a copy looks at its history again when nothing was added to that for so long."""
+
 SLICE_S: Final = 0.01
 """Channels are promoted for this time, and then others have a turn."""
 
@@ -73,7 +76,7 @@ class HeldChannel:
             fresh=self._begin_anew,
         )
         if (copy := destination.copy(name)) is not None:
-            self._replica.take(copy, "")  # of no start of the source: all of its window comes
+            self._replica.take(copy, copy.told_by)
 
     @property
     def live(self) -> bool:
@@ -94,10 +97,13 @@ class HeldChannel:
         try:
             return self._replica.receive(data)
         except TrickleError as error:
-            self._replica.instance = ""  # what is here may be half of a step
+            self._replica.instance = ""  # what is here may be half of a step: all of its window comes
             if isinstance(error.__cause__, OtherChannel):
                 self._destination.end(self._name)
             raise
+        finally:
+            if isinstance(copy := self._replica.channel, Copy):
+                copy.told_by = self._replica.instance
 
     def _begin_anew(self, epoch: int) -> Channel:
         if epoch != self._epoch:
@@ -131,6 +137,7 @@ class ServerDestination:
         self.lost: Callable[[str, int, int], None] = _ignore
         self.expired: Callable[[str, int, int], None] = _ignore
         self.replaces = False
+        self._filling: dict[str, asyncio.TimerHandle] = {}  # by name, copies that are followed, and get history
         if archive is not None:
             archive.expired = self._expired
 
@@ -218,7 +225,10 @@ class ServerDestination:
             return False
         seq, state, size, _, opened_us, closed_us = segment
         about = SegmentSummary(seq, state, size, opened_us, closed_us)
-        return self._archive.insert(stored, about, body, partial(self._lost, name, epoch, seq))
+        done = self._archive.insert(stored, about, body, partial(self._lost, name, epoch, seq))
+        if done and stored.channel.followers:
+            self._fills(name)
+        return done
 
     def end(self, name: str) -> None:
         """The channel has ended at the source, or is not mirrored any more."""
@@ -352,6 +362,17 @@ class ServerDestination:
         for segment in owned.unclosed:
             if segment.writer is not None and isinstance(upload := segment.writer.owner, Upload):
                 upload.send_away(reply)
+
+    def _fills(self, name: str) -> None:
+        """History is added to a copy that others follow: no feed tells of that."""
+        if (timer := self._filling.pop(name, None)) is not None:
+            timer.cancel()
+        self._filling[name] = asyncio.get_running_loop().call_later(FILLED_S, self._filled, name)
+
+    def _filled(self, name: str) -> None:
+        del self._filling[name]
+        if (copy := self.copy(name)) is not None:
+            self.plane.feeds.begin_anew(copy)
 
     def _expired(self, stored: StoredChannel, seq: int) -> None:
         if stored.copied:

@@ -533,7 +533,8 @@ class Mirror:
         del self._followers[name]
         me.arrived.set()
         attempts = 1 if self._now() - began >= STEADY_S else me.attempts + 1
-        again = self._wall() if over is FeedEnd.ENDED and attempts == 1 else self._pause(attempts)
+        at_once = over in (FeedEnd.ENDED, FeedEnd.LAG) and attempts == 1
+        again = self._wall() if at_once else self._pause(attempts)
         self.registry.lost(name, self._wall(), again, attempts, trouble or f"the feed has ended: {over}")
         if trouble and attempts > 1:
             self._tell(name, trouble)

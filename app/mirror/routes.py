@@ -11,6 +11,7 @@ from fastapi import APIRouter, HTTPException, Query, Request
 from pydantic import BaseModel, Field
 
 from tricklecast.app.control_plane.models import ProblemModel
+from tricklecast.app.mirror.circle import HOPS, OriginModel, OriginsModel
 
 MAX_PATTERNS: Final = 256
 """Patterns of a selection: each name is tried with one after the other."""
@@ -165,6 +166,9 @@ class Mirrors(Protocol):
     def status(self, *, lost: bool) -> MirrorModel:
         """How things stand."""
 
+    async def origins(self, hops: int) -> list[OriginModel]:
+        """This server, the one that it mirrors, and so on, at most so many more."""
+
     async def set(self, setting: NewSettingModel, me: str) -> None:
         """Mirror a source from now on, or change what is mirrored.
 
@@ -215,12 +219,20 @@ def mirror_router(mirror: Mirrors, base_path: str) -> APIRouter:
         """Of a server that mirrors nothing the state is `none`."""
         return mirror.status(lost=for_promotion)
 
+    @router.get("/origins", summary="Where the copies come from")
+    async def origins(
+        hops: Annotated[int, Query(ge=0, le=HOPS, description="Servers behind this one.")] = HOPS,
+    ) -> OriginsModel:
+        """This server, the server that it mirrors, and so on. One that does not answer ends the list."""
+        return OriginsModel(origins=await mirror.origins(hops))
+
     @router.put("", summary="Mirror another server", responses=problems)
     async def set_mirror(request: Request, setting: NewSettingModel) -> MirrorModel:
         """This server copies the channels of the source, and takes no publishers for these names.
 
         With a data directory it goes on after a restart. The same setting again changes nothing. Other patterns,
-        another rate or token are taken over at once. Another source is 409: begin with an empty server for that.
+        another rate or token are taken over at once. Another source is 409: begin with an empty server for that. The
+        source may be a mirror itself, but not one of this server.
         """
         with _conflicts():
             await mirror.set(setting, f"{request.url.scheme}://{request.url.netloc}{base_path}")

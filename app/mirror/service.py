@@ -21,8 +21,10 @@ from random import Random
 from typing import Any, Final, TypeVar
 
 import orjson
+from pydantic import ValidationError
 
 from tricklecast.app.access.rights import matches
+from tricklecast.app.mirror.circle import HOPS, OriginModel, OriginsModel, circle
 from tricklecast.app.mirror.destination import ServerDestination
 from tricklecast.app.mirror.engine import Mirror
 from tricklecast.app.mirror.opening import open_source
@@ -92,6 +94,11 @@ class Setting:
     phase: str = Phase.ON
     me: str = ""
     told: bool = False
+
+    @property
+    def bearer(self) -> Bearer | None:
+        """Adds the token to requests."""
+        return None if self.token is None else Bearer(lambda: self.token or "")
 
     def selected(self, name: str) -> bool:
         """Whether a channel is mirrored."""
@@ -183,6 +190,28 @@ class MirrorService:
         channels, segments = self._rows.missing(reachable=False)
         return Loss(channels, (), segments, None)
 
+    async def origins(self, hops: int) -> list[OriginModel]:
+        """This server, the one that it mirrors, and so on, at most so many more."""
+        setting = self._setting
+        copies = setting is not None and setting.phase != Phase.PROMOTED
+        here = OriginModel(instance=self._instance, channels=list(setting.channels) if setting and copies else [])
+        return [here, *(await self._origins_of(setting, hops - 1) if setting and copies and hops else ())]
+
+    async def _origins_of(self, setting: Setting, hops: int) -> list[OriginModel]:
+        """The source of a setting, and so on; none if it does not answer, or tells this token nothing."""
+        route, absent = f"/api/v1/mirror/origins?hops={hops}", "has no mirrors"
+        try:
+            root, auth = server_url(setting.source), setting.bearer
+            answer = await answer_of(root, route, None, auth, absent=absent, within_s=1.0 + hops)
+            return OriginsModel.model_validate(answer).origins
+        except (TrickleError, ValidationError) as error:
+            logger.info("nobody can tell whether this is a circle of mirrors: %s", error)
+            return []
+
+    async def _circle(self, setting: Setting, *, replaces: bool) -> str:
+        origins = await self._origins_of(setting, HOPS)
+        return circle(origins, self._instance, setting.channels, replaces=replaces)
+
     async def set(self, setting: NewSettingModel, me: str) -> None:
         """Mirror a source from now on, or change what is mirrored.
 
@@ -205,6 +234,8 @@ class MirrorService:
                 raise Conflict(text)
             if before == wanted:
                 return
+            if problem := await self._circle(wanted, replaces=setting.replace):
+                raise Conflict(problem)
             own = [name for name in destination.own_channels() if wanted.selected(name)]
             if own and not setting.replace:
                 text = f"this server has {len(own)} channels of its own that the mirror would include, as {own[0]!r}"
@@ -299,6 +330,8 @@ class MirrorService:
             return 0 if row is None else row.epoch
 
         async def attempt() -> TrickleSource | PlainSource:
+            if problem := await self._circle(setting, replaces=destination.replaces):
+                raise TrickleError(problem)
             return await open_source(setting.source, setting.token, setting.channels, last_epoch=last_epoch)
 
         source = await self._until(attempt)
@@ -320,7 +353,7 @@ class MirrorService:
     async def _tell(self, setting: Setting) -> None:
         """Tell the former source that it has a successor, until it has heard it."""
 
-        auth = None if setting.token is None else Bearer(lambda: setting.token or "")
+        auth = setting.bearer
         route, news, absent = "/api/v1/mirror/deposed", {"by": setting.me}, "has no mirrors, and cannot be told"
 
         async def attempt() -> None:
@@ -351,6 +384,11 @@ class MirrorService:
             await asyncio.sleep(PAUSES.delay(failures, self._dice))
 
     # Mechanics.
+
+    @property
+    def _instance(self) -> str:
+        """The name of this start of the server."""
+        return "" if self._destination is None else self._destination.plane.registry.instance
 
     @property
     def _rows(self) -> MirrorRegistry:

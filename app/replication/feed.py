@@ -13,6 +13,9 @@ A feed is bounded like every reader: a replica that is :data:`MAX_BEHIND` facts 
 needed, is cut off (:attr:`FeedEnd.LAG`), and begins again with a snapshot. That one lacks only what the replica has not
 got before, so a slow replica gets further each time.
 
+A channel of which this server has a copy (:class:`~tricklecast.app.core.copies.Copy`) is followed like one that it
+owns, as long as the copy is settled. When the feed of the copy itself begins anew, those that follow it do so, too.
+
 The replica goes on with its readers while the snapshot is on its way. So the snapshot never says that a segment for
 which only readers wait is not there, since such readers come and go. It ends with the segments below the head that the
 owner awaits; then readers of any other one that has no byte are told that it was skipped.
@@ -78,7 +81,7 @@ class Feed:
     """One replica's place in a channel. The caller sends what it pulls, and ends it.
 
     Args:
-        channel: of which this is the owner.
+        channel: of which this is the owner, or has a copy.
         hello: what the replica has said.
         budget: of the server.
         instance: the name of this start of the server.
@@ -112,7 +115,8 @@ class Feed:
         # The segments of which bytes are not sent, or may still come.
         self._outgoing: dict[int, _Outgoing] = {}
         have = {one.seq: one for one in hello.have}
-        known = hello.epoch == channel.epoch and hello.instance in (instance, channel.predecessor)
+        starts = {instance, channel.predecessor or instance}
+        known = hello.epoch == channel.epoch and hello.instance in starts
         fresh = not known or _contradicts(channel, have)
         self._add(record(Begin(instance, channel.epoch, fresh)))
         self._snapshot_facts = channel.facts
@@ -120,6 +124,8 @@ class Feed:
         # The most facts that may wait: those of the snapshot, and as many as may happen until it is sent.
         self._most = len(self._facts) + MAX_BEHIND
         channel.follow(self._hear)
+        if not channel.settled:
+            self.end(FeedEnd.LAG)
 
     # The cursor.
 
@@ -134,6 +140,9 @@ class Feed:
     def _hear(self, fact: Fact) -> None:
         if self.over is not None:
             return  # it has ended while others were told of this fact
+        if not fact.number:
+            self.end(FeedEnd.LAG)  # this is a copy, and its owner begins anew
+            return
         self._facts.append(fact)
         if type(fact) is SegmentOpened:
             self._read(self._channel.segments[fact.seq])

@@ -14,8 +14,9 @@ from functools import partial
 from typing import Final
 
 from tricklecast.app.clock import to_us
+from tricklecast.app.core.copies import Copy
 from tricklecast.app.core.registry import Registry
-from tricklecast.app.core.rules import OwnedChannel
+from tricklecast.app.core.state import Channel
 from tricklecast.app.replication.feed import Feed
 from tricklecast.app.replication.records import FeedEnd, FeedError
 from tricklecast.app.replication.transport import send_feed
@@ -42,14 +43,14 @@ class Sending:
 
     def __init__(self, registry: Registry) -> None:
         self._registry = registry
-        self.tasks: dict[asyncio.Task[object], OwnedChannel] = {}
+        self.tasks: dict[asyncio.Task[object], Channel] = {}
         self._feeds: dict[asyncio.Task[object], Feed] = {}  # of those that have begun
         self.sent = 0
         self.ends: Counter[str] = Counter(dict.fromkeys(FeedEnd, 0))
 
     async def send(
         self,
-        channel: OwnedChannel,
+        channel: Channel,
         to: str,
         reader: asyncio.StreamReader,
         writer: asyncio.StreamWriter,
@@ -82,16 +83,21 @@ class Sending:
             del self.tasks[task]
             self._feeds.pop(task, None)
 
-    def stop(self, channel: OwnedChannel) -> None:
+    def stop(self, channel: Channel) -> None:
         """End the feeds of a channel that another server goes on with: those who follow look for it there."""
         for task in [task for task, one in self.tasks.items() if one is channel]:
             task.cancel()
 
+    def begin_anew(self, channel: Channel) -> None:
+        """End the feeds of a channel, so that those who follow look at all of it again."""
+        for feed in [feed for task, feed in self._feeds.items() if self.tasks.get(task) is channel]:
+            feed.end(FeedEnd.LAG)
+
     def expire(self) -> None:
-        """While this server stops: end the feeds of channels that nobody publishes to any more."""
+        """While this server stops: end the feeds of channels that nobody publishes to any more, and those of copies."""
         if self._registry.shutting_down:
             for task, channel in list(self.tasks.items()):
-                if any(segment.written for segment in channel.unclosed):
+                if not isinstance(channel, Copy) and any(segment.written for segment in channel.unclosed):
                     continue
                 if (feed := self._feeds.get(task)) is None:
                     task.cancel()

@@ -134,8 +134,8 @@ def local_server(**settings: Any) -> Iterator[LocalServer]:
     Raises:
         AssertionError: at the end, if its event loop has seen an exception that nobody handled.
     """
-    configured = Settings(port=0, **{"node": "here", **QUICK_END, **settings})
-    main = socket.create_server(("127.0.0.1", 0), backlog=2048)
+    configured = Settings(**{"port": 0, "node": "here", **QUICK_END, **settings})
+    main = socket.create_server(("127.0.0.1", configured.port), backlog=2048)
     tune(main, peer_timeout_s=configured.peer_timeout_s)
     control = None if configured.control_port is None else socket.create_server(("127.0.0.1", 0))
     started: list[LocalServer] = []

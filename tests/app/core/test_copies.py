@@ -10,6 +10,7 @@ from tests.app.core.support import Shelf, Told, Watcher, check_registry, content
 from tricklecast.app.core.copies import Copy, OtherChannel
 from tricklecast.app.core.facts import (
     BodyBegun,
+    BodyLeft,
     ChannelCreated,
     ChannelEnded,
     EndReason,
@@ -131,6 +132,28 @@ def test_the_journal_hears_of_a_copy_with_the_index_of_this_server() -> None:
     assert isinstance(bench.copy.retained, Shelf)
     assert (bench.registry.journal.closed[COMPLETE], bench.registry.journal.closed[EMPTY]) == (1, 1)
     assert (bench.copy.created_at, bench.copy.content_type, bench.copy.life) == (1.0, "video/mp2t", Life("owner.3"))
+
+
+def test_a_copy_can_be_followed_when_it_is_settled() -> None:
+    """Its followers hear all facts of the owner with its numbers, and one without a number if they must begin anew."""
+    bench = Bench()
+    bench.create()
+    assert not bench.copy.settled
+    bench.copy.go_live(7, 0, (), 1.0)
+    assert bench.copy.settled
+    heard: list[tuple[str, int]] = []
+    bench.copy.follow(lambda fact: heard.append((type(fact).__name__, fact.number)))
+    for number, (kind, *about) in enumerate(((BodyBegun, 0, None, 0), (BodyLeft, 0), (PlaylistMarked, "m")), 8):
+        bench.copy.apply(kind(99, number, 5.0, "c", 3, *about))
+    assert heard == [("BodyBegun", 8), ("BodyLeft", 9), ("PlaylistMarked", 10)]
+    assert bench.copy.settled
+    bench.create()
+    assert (heard.pop(), bench.copy.settled) == (("ChannelCreated", 0), False)
+    bench.copy.go_live(20, 0, (), 1.0)
+    bench.copy.begin_again(2.0)
+    assert not bench.copy.settled
+    bench.registry.end_copy(bench.copy, 3.0, EndReason.MOVED)
+    assert heard[3:] == [("ChannelEnded", 0)]
 
 
 def test_a_copy_counts_as_one_of_the_servers_channels() -> None:

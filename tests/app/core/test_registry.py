@@ -1060,8 +1060,11 @@ def test_who_may_follow_a_channel() -> None:
     registry.end("over", 0.0)
     channel = registry.followed("mine")
     assert channel is registry.channels["mine"]
-    answers = [refusal(registry.followed(name)) for name in ("theirs", "over", "other")]
-    assert [answer.why for answer in answers] == [Cause.REPLICA, Cause.ENDED, Cause.NOT_FOUND]
+    copy = registry.replicate("copy", 1, 0.0, copied=True)
+    answers = [refusal(registry.followed(name)) for name in ("theirs", "over", "other", "copy")]
+    assert [answer.why for answer in answers] == [Cause.REPLICA, Cause.ENDED, Cause.NOT_FOUND, Cause.MIRROR]
+    copy.go_live(1, 0, (), 0.0)
+    assert registry.followed("copy") is copy
     registry.feed_begun(channel)
     assert (refusal(registry.followed("mine")).limit, registry.readers, channel.readers) == (Limit.READERS, 1, 1)
     registry.feed_over(channel)

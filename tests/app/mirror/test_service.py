@@ -317,8 +317,8 @@ def test_a_server_that_can_mirror_nothing_says_why() -> None:
 
 def test_a_wrong_source_is_a_problem_that_is_shown(stack: ExitStack) -> None:
     """The mirror goes on trying."""
-    target = stack.enter_context(durable(None))
-    mirror(f"http://127.0.0.1:{target.port}/wrong", base(target), channel=["x"], detach=True)
+    source, target = stack.enter_context(durable(None)), stack.enter_context(durable(None))
+    mirror(f"http://127.0.0.1:{source.port}/wrong", base(target), channel=["x"], detach=True)
     eventually(lambda: "base path" in asked(target)["problem"], what="the problem")
 
 

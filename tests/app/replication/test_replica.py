@@ -300,6 +300,41 @@ def test_a_reader_that_waits_for_the_head_stays() -> None:
     assert content(watcher.segment) == b"one"
 
 
+def test_a_replica_that_is_of_no_start_begins_anew() -> None:
+    """What it has may be wrong, though the owner has as many bytes."""
+    both = pair()
+    both.held.instance = ""
+    both.connect()
+    assert both.feed is not None
+    (begin, *_) = Parser("", float).feed(b"".join(both.feed.pull(1)))
+    assert isinstance(begin, Begin)
+    assert begin.fresh
+
+
+def test_a_copy_is_followed_as_long_as_it_is_settled() -> None:
+    """When its owner begins anew its followers must, too; what it does not know for sure is told to nobody."""
+    both = Pair(Registry(Limits(), autocreate=True), replica())
+    copy = both.owner.replicate("c", 1, 0.0, copied=True)
+    source = replica()
+    source.channel = copy
+    both.connect()
+    assert both.feed is not None
+    assert both.feed.over is FeedEnd.LAG
+    source.receive(record(Begin("x", 1, False)) + SNAPSHOT_OVER)
+    both.connect()
+    both.carry()
+    source.receive(facts(*OPENED) + chunk(0, b"zero"))
+    both.carry()
+    source.receive(_fact(SegmentClosed, 3, 0, State.COMPLETE, 4, None))
+    both.carry()
+    held = both.held.channel
+    assert held is not None
+    assert (held.facts, held.segments[0].state, content(held.segments[0])) == (3, State.COMPLETE, b"zero")
+    source.hello()
+    source.receive(record(Begin("x", 1, False)) + _fact(HeadJumped, 0, 1))
+    assert both.feed.over is FeedEnd.LAG
+
+
 def test_a_reader_that_leaves_while_the_snapshot_comes() -> None:
     """The segment that it waited for is gone here before the owner says so."""
     both = pair()
