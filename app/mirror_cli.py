@@ -176,6 +176,16 @@ async def status(
 
 async def promote(
     dst: Server,
+    channel: Annotated[
+        list[str] | None,
+        option(
+            "PATTERN",
+            "Promote these channels only, and those that match later; the others stay copies. Give it once for each "
+            "pattern.",
+            "--channel",
+            "-c",
+        ),
+    ] = None,
     accept_loss: Annotated[
         bool, option(None, "Promote even if parts of the source are not copied.", "--accept-loss")
     ] = False,
@@ -188,7 +198,8 @@ async def promote(
 ) -> None:
     """Let a destination take the place of its source: its copies become channels that take publishers.
 
-    Their epochs go one up. The source takes no publishers any more when it comes back: it is told.
+    Their epochs go one up. The source takes no publishers for them any more when it comes back: it is told. With
+    --channel the mirror goes on with all other channels.
 
     Exit codes: 0 done; 1 nothing was done, since something would be lost, or an error; 2 wrong usage.
 
@@ -197,14 +208,19 @@ async def promote(
     \b
       tricklecast mirror promote http://other:2939
       tricklecast mirror promote http://other:2939 --accept-loss
+      tricklecast mirror promote http://other:2939 --channel 'cam*'
     """
+    from tricklecast.app.access.rights import matches
+
     server = _Server(dst, client_tls(ca_file, cert, key), bearer_for(token, token_file))
     if not accept_loss:
-        lost = (await server.ask("GET", "?for_promotion=1"))["lost"]
+        lost = (await server.ask("GET", "?for_promotion=1"))["lost"] or ()
+        lost = [one for one in lost if not channel or any(matches(pattern, one["channel"]) for pattern in channel)]
         if lost:
             typer.echo(_losses(lost), err=True)
             raise TrickleError(f"{count(len(lost), 'part')} of the source would be lost: wait, or use --accept-loss")
-    answer = await server.ask("POST", "/promote", within_s=PROMOTE_S)
+    query = f"?{urlencode([('pattern', one) for one in channel])}" if channel else ""
+    answer = await server.ask("POST", f"/promote{query}", within_s=PROMOTE_S)
     if as_json:
         typer.echo(json.dumps(answer, ensure_ascii=False))
         return
@@ -473,6 +489,8 @@ def table(answer: dict[str, Any]) -> str:
     rows += [(name, printable(answer[name])) for name in ("problem", "successor") if answer[name]]
     if setting is not None:
         rows += [("source", printable(setting["source"])), ("channels", printable(" ".join(setting["channels"])))]
+        if setting["promoted"]:
+            rows.append(("promoted", printable(" ".join(setting["promoted"]))))
     if answer["last_contact"] is not None:
         rows.append(("last contact", f"{_rounded(now - answer['last_contact'])} ago"))
     if setting is not None:

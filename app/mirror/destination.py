@@ -276,7 +276,8 @@ class ServerDestination:
         """Own channels of which this server has copies, one epoch up, in slices; returns how many.
 
         Args:
-            names: of channels; ``None``: all. Then the mirror is over: new channels may begin here at once.
+            names: of channels that :meth:`mirror` does not select any more; ``None``: all. Then the mirror is over: new
+                channels may begin here at once.
 
         Raises:
             OSError: storage has not kept it; until it has, a restart finds copies.
@@ -293,7 +294,6 @@ class ServerDestination:
             while waiting and plane.clock() - began < SLICE_S:
                 name = waiting.pop()
                 if (copy := self.copy(name)) is not None:
-                    self.read_only.promoted.add(name)
                     heirs[copy] = registry.promote(copy, plane.clock())
             keep_all_readers(plane, heirs)
             promoted += len(heirs)

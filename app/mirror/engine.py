@@ -130,7 +130,7 @@ class Mirror:
 
     Args:
         registry, source, destination: see there. The registry is used by nobody else.
-        channels: patterns of the names that are mirrored.
+        channels: patterns of the names that are mirrored. promoted: of those that are this server's own by now.
         address: of the source, for people.
         newest_first: the order in which history is copied.
         max_rate: bytes per second that are read from the source; ``None``: as many as come.
@@ -145,6 +145,7 @@ class Mirror:
         destination: Destination,
         channels: Sequence[str],
         *,
+        promoted: Sequence[str] = (),
         address: str = "",
         newest_first: bool = True,
         max_rate: float | None = None,
@@ -154,6 +155,7 @@ class Mirror:
     ) -> None:
         self.registry, self.source, self.destination = registry, source, destination
         self.patterns, self.address, self.newest_first = tuple(channels), address, newest_first
+        self._promoted = promoted
         self._pace = Pace(max_rate)
         self._reverify_s, self._wall, self._dice = reverify_s, wall, dice or Random()
         self.mismatches = self._failures = 0
@@ -250,7 +252,7 @@ class Mirror:
 
     def selected(self, name: str) -> bool:
         """Whether a channel is mirrored."""
-        return not is_reserved(name) and any(matches(pattern, name) for pattern in self.patterns)
+        return not is_reserved(name) and _matches(self.patterns, name) and not _matches(self._promoted, name)
 
     def select(self, patterns: Sequence[str]) -> None:
         """Mirror the channels of these names from now on. Copies of others end; what is stored of them stays."""

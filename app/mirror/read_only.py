@@ -37,7 +37,7 @@ class ReadOnly:
     Attributes:
         source: the server that is mirrored; ``""``: none is.
         by: the server that has taken this one's place; ``""``: none has.
-        promoted: names of channels that were promoted, each alone: they are this server's own.
+        deposed: patterns of the names whose place that server has taken.
 
     Raises:
         DeposedUnreadable: the file that says it cannot be read.
@@ -47,9 +47,8 @@ class ReadOnly:
         self._registry = registry
         self._file = None if folder is None else folder / FILE
         self.source = self.by = ""
-        self.promoted: set[str] = set()
         self._mirrored: Callable[[str], bool] = _nothing
-        self._deposed: Sequence[str] = ()
+        self.deposed: Sequence[str] = ()
         if self._file is not None:
             self._read(self._file)
         self._tell()
@@ -61,7 +60,6 @@ class ReadOnly:
             source: its URL, as clients may see it. selected: whether a channel of this name is mirrored.
         """
         self.source, self._mirrored = source, selected
-        self.promoted.clear()
         self._tell()
 
     def stop(self) -> None:
@@ -78,7 +76,7 @@ class ReadOnly:
         Raises:
             OSError: the data directory does not take it; it holds for this start of the server only.
         """
-        self.by, self._deposed = by, tuple(patterns)
+        self.by, self.deposed = by, tuple(patterns)
         self._tell()
         if self._file is not None:
             new = self._file.with_suffix(".new")
@@ -98,21 +96,21 @@ class ReadOnly:
         if self._file is not None:
             self._file.unlink(missing_ok=True)
             sync_folder(self._file.parent)
-        self.by, self._deposed = "", ()
+        self.by, self.deposed = "", ()
         self._tell()
 
     def why(self, name: str) -> str:
         """Why nobody may publish to a channel of this name; ``""``: everybody may."""
-        if self._mirrored(name) and name not in self.promoted:
+        if self._mirrored(name):
             return f"This server mirrors {self.source}: publish there, or promote this one (tricklecast mirror promote)"
-        if any(matches(pattern, name) for pattern in self._deposed):
+        if any(matches(pattern, name) for pattern in self.deposed):
             return f"{self.by} has taken this server's place: publish there"
         return ""
 
     def _read(self, file: Path) -> None:
         try:
             about = orjson.loads(file.read_bytes())
-            self.by, self._deposed = str(about["by"]), tuple(map(str, about["channels"]))
+            self.by, self.deposed = str(about["by"]), tuple(map(str, about["channels"]))
         except FileNotFoundError:
             pass
         except (OSError, ValueError, LookupError, TypeError) as error:

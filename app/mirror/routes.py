@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from enum import StrEnum
 from typing import Annotated, Any, Final, Protocol
@@ -27,11 +27,14 @@ class Order(StrEnum):
     OLDEST = "oldest"
 
 
+Patterns = list[Annotated[str, Field(min_length=1, max_length=1024)]]
+
+
 class SettingModel(BaseModel):
     """What is mirrored, and how."""
 
     source: str = Field(description="The base URL of the source: `http://HOST:PORT/trickle`.", max_length=2048)
-    channels: list[Annotated[str, Field(min_length=1, max_length=1024)]] = Field(
+    channels: Patterns = Field(
         default=["*"],
         min_length=1,
         max_length=MAX_PATTERNS,
@@ -39,6 +42,14 @@ class SettingModel(BaseModel):
     )
     order: Order = Field(default=Order.NEWEST, description="Which history is copied first.")
     max_rate: int | None = Field(default=None, ge=1, description="Bytes per second from the source; no limit if null.")
+
+
+class SetModel(SettingModel):
+    """A setting that is in force."""
+
+    promoted: list[str] = Field(
+        description="Patterns of channels that were promoted alone: they are this server's own."
+    )
 
 
 class NewSettingModel(SettingModel):
@@ -96,8 +107,9 @@ class MirrorModel(BaseModel):
         "takes no publishers."
     )
     problem: str = Field(default="", description="Why the source cannot be read now; empty if it can.")
-    setting: SettingModel | None = None
+    setting: SetModel | None = None
     successor: str = Field(default="", description="Of a deposed server, the one that has its place.")
+    deposed: list[str] = Field(default=[], description="Patterns of the channels for which it has that.")
     stores: bool = Field(default=False, description="Whether segments behind the windows are copied, too.")
     complete: bool = Field(
         default=False,
@@ -158,6 +170,9 @@ class DeposedModel(BaseModel):
     """Another server has taken the place of this one."""
 
     by: str = Field(max_length=2048, description="The base URL of that server.")
+    channels: Patterns = Field(
+        default=["*"], min_length=1, max_length=MAX_PATTERNS, description="Patterns of the names that concerns."
+    )
 
 
 class Mirrors(Protocol):
@@ -182,8 +197,11 @@ class Mirrors(Protocol):
     async def stop(self) -> None:
         """Copy nothing more."""
 
-    async def promote(self) -> PromotedModel:
+    async def promote(self, patterns: Sequence[str]) -> PromotedModel:
         """Take the source's place.
+
+        Args:
+            patterns: of the channels for which; none: all, and the mirror is over.
 
         Raises:
             Conflict: there is nothing to promote.
@@ -195,8 +213,8 @@ class Mirrors(Protocol):
     async def reverify(self, pattern: str) -> int:
         """Compare again; how many channels that concerns."""
 
-    async def depose(self, by: str) -> None:
-        """Take no publishers any more, since another server has this one's place."""
+    async def depose(self, by: str, patterns: Sequence[str]) -> None:
+        """Take no publishers any more for these channels, since another server has this one's place."""
 
 
 class Conflict(Exception):
@@ -246,13 +264,18 @@ def mirror_router(mirror: Mirrors, base_path: str) -> APIRouter:
         return mirror.status(lost=False)
 
     @router.post("/promote", summary="Take the source's place", responses=problems)
-    async def promote() -> PromotedModel:
-        """All copies become channels of this server, one epoch up, and take publishers.
+    async def promote(
+        pattern: Annotated[
+            list[str], Query(max_length=MAX_PATTERNS, description="Of names of channels; without any, all.")
+        ] = [],  # noqa: B006
+    ) -> PromotedModel:
+        """Copies become channels of this server, one epoch up, and take publishers.
 
-        The mirror stops. When the source comes back, it is told, and takes no publishers any more.
+        The mirror stops, or, with patterns, goes on with all other channels: those that match, now and later, are this
+        server's own. When the source answers, it is told, and takes no publishers for them any more.
         """
         with _conflicts():
-            return await mirror.promote()
+            return await mirror.promote(pattern)
 
     @router.post("/resync", summary="Copy again", responses=problems)
     async def resync(
@@ -276,7 +299,7 @@ def mirror_router(mirror: Mirrors, base_path: str) -> APIRouter:
         `tricklecast mirror back` makes it a mirror of its successor.
         """
         with _conflicts():
-            await mirror.depose(successor.by)
+            await mirror.depose(successor.by, successor.channels)
         return mirror.status(lost=False)
 
     return router

@@ -12,10 +12,11 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Callable, Coroutine
+from collections.abc import Callable, Coroutine, Sequence
 from contextlib import suppress
 from dataclasses import asdict, dataclass, replace
 from enum import StrEnum
+from functools import partial
 from pathlib import Path
 from random import Random
 from typing import Any, Final, TypeVar
@@ -23,7 +24,7 @@ from typing import Any, Final, TypeVar
 import orjson
 from pydantic import ValidationError
 
-from tricklecast.app.access.rights import matches
+from tricklecast.app.access.rights import ANY, matches
 from tricklecast.app.mirror.circle import HOPS, OriginModel, OriginsModel, circle
 from tricklecast.app.mirror.destination import ServerDestination
 from tricklecast.app.mirror.engine import Mirror
@@ -31,6 +32,7 @@ from tricklecast.app.mirror.opening import open_source
 from tricklecast.app.mirror.plain_source import PlainSource
 from tricklecast.app.mirror.registry import MirrorRegistry, RegistryError
 from tricklecast.app.mirror.routes import (
+    MAX_PATTERNS,
     Conflict,
     DirtyModel,
     LagModel,
@@ -39,7 +41,7 @@ from tricklecast.app.mirror.routes import (
     NewSettingModel,
     Order,
     PromotedModel,
-    SettingModel,
+    SetModel,
     TroubleModel,
 )
 from tricklecast.app.mirror.status import Loss, Status
@@ -84,6 +86,7 @@ class Setting:
         source: its base URL. channels: patterns of names. order, max_rate, token: as given by the operator.
         phase: what is done. me: the base URL by which the source's operator may know this server.
         told: whether the former source has heard of the promotion.
+        promoted: patterns of the channels that were promoted alone. untold: those of which the source has not heard.
     """
 
     source: str
@@ -94,6 +97,8 @@ class Setting:
     phase: str = Phase.ON
     me: str = ""
     told: bool = False
+    promoted: tuple[str, ...] = ()
+    untold: tuple[str, ...] = ()
 
     @property
     def bearer(self) -> Bearer | None:
@@ -102,7 +107,7 @@ class Setting:
 
     def selected(self, name: str) -> bool:
         """Whether a channel is mirrored."""
-        return any(matches(pattern, name) for pattern in self.channels)
+        return _any(self.channels, name) and not _any(self.promoted, name)
 
 
 class MirrorService:
@@ -129,7 +134,9 @@ class MirrorService:
             self._open()
             if (text := self._rows.settings().get("setting")) is not None:
                 about = orjson.loads(text)
-                self._setting = Setting(**{**about, "channels": tuple(about["channels"])})
+                self._setting = Setting(
+                    **{key: tuple(one) if isinstance(one, list) else one for key, one in about.items()}
+                )
                 self._close_to_publishers()
 
     # The node's.
@@ -151,17 +158,24 @@ class MirrorService:
         """How things stand."""
         setting, engine, destination = self._setting, self._engine, self._destination
         by = "" if destination is None else destination.read_only.by
+        deposed = list(destination.read_only.deposed) if destination is not None and by else []
         if setting is None or destination is None:
-            return MirrorModel(state="deposed" if by else "none", successor=by, problem=self._problem)
+            state = "deposed" if by else "none"
+            return MirrorModel(state=state, successor=by, deposed=deposed, problem=self._problem)
         state = setting.phase if setting.phase != Phase.ON else "unreachable" if self._problem else "looking"
         model = MirrorModel(
-            state="deposed" if by else state, successor=by, problem=self._problem, stores=destination.stores
+            state="deposed" if by and (setting.phase == Phase.PROMOTED or ANY in deposed) else state,
+            successor=by,
+            deposed=deposed,
+            problem=self._problem,
+            stores=destination.stores,
         )
-        model.setting = SettingModel(
+        model.setting = SetModel(
             source=redacted(setting.source),
             channels=list(setting.channels),
             order=Order(setting.order),
             max_rate=setting.max_rate,
+            promoted=list(setting.promoted),
         )
         try:
             if engine is not None:
@@ -232,6 +246,8 @@ class MirrorService:
             if before is not None and before.phase is not Phase.PROMOTED and before.source != wanted.source:
                 text = f"this server holds copies of {redacted(before.source)}: use another server for another source"
                 raise Conflict(text)
+            if before is not None and before.phase is not Phase.PROMOTED and not setting.replace:
+                wanted = replace(wanted, promoted=before.promoted, untold=before.untold)
             if before == wanted:
                 return
             if problem := await self._circle(wanted, replaces=setting.replace):
@@ -256,21 +272,30 @@ class MirrorService:
                 await self._end()
                 self._keep(replace(setting, phase=Phase.STOPPED))
 
-    async def promote(self) -> PromotedModel:
-        """Take the source's place."""
+    async def promote(self, patterns: Sequence[str] = ()) -> PromotedModel:
+        """Take the source's place, for all channels or some."""
         async with self._changing:
             setting, destination = self._set(), self._able()
+            promoted, untold = (dict.fromkeys((*known, *patterns)) for known in (setting.promoted, setting.untold))
+            if len(promoted) > MAX_PATTERNS:
+                raise Conflict(f"at most {MAX_PATTERNS} patterns of channels are promoted alone: promote all")
             await self._end()
-            lost = self.status(lost=True).lost or []
-            self._keep(replace(setting, phase=Phase.PROMOTED))
+            lost = [one for one in self.status(lost=True).lost or () if not patterns or _any(patterns, one.channel)]
+            names = [name for name in destination.channels() if _any(patterns, name)] if patterns else None
+            if patterns:
+                setting = replace(setting, promoted=tuple(promoted), untold=tuple(untold))
+            else:
+                setting = replace(setting, phase=Phase.PROMOTED)
+            self._keep(setting)
+            self._close_to_publishers()
             try:
-                count = await destination.promote()
+                count = await destination.promote(names)
             except OSError as error:
-                raise Conflict(
-                    f"the copies are channels of this server now, but {error}: promote again later"
-                ) from None
+                self._begin()
+                text = f"the copies are channels of this server now, but {error}"
+                raise Conflict(f"{text}: after a restart they begin with what was copied") from None
             self._begin()
-            logger.warning("this server has taken the place of %s: %d channels", redacted(setting.source), count)
+            logger.warning("this server has taken the place of %s for %d channels", redacted(setting.source), count)
             return PromotedModel(channels=count, lost=lost)
 
     def resync(self, pattern: str, *, failed: bool) -> int:
@@ -283,10 +308,13 @@ class MirrorService:
         self._set()
         return 0 if self._engine is None else await self._engine.reverify([pattern])
 
-    async def depose(self, by: str) -> None:
-        """Take no publishers any more, since another server has this one's place."""
+    async def depose(self, by: str, patterns: Sequence[str] = ("*",)) -> None:
+        """Take no publishers any more for these channels, since another server has this one's place."""
+        destination = self._able()
+        known = destination.read_only.deposed if destination.read_only.by == by else ()
+        all_of = ("*",) if ANY in (*known, *patterns) else tuple(dict.fromkeys((*known, *patterns)))
         try:
-            self._able().depose(by)
+            destination.depose(by, all_of)
         except OSError as error:
             raise Conflict(f"it holds until this server is restarted, since {error}") from None
         logger.warning("%s has taken this server's place: it takes no publishers any more", redacted(by))
@@ -300,7 +328,7 @@ class MirrorService:
         work: Coroutine[Any, Any, None]
         if setting.phase == Phase.ON:
             work = self._copy(setting)
-        elif setting.phase == Phase.PROMOTED and not setting.told:
+        elif setting.phase == Phase.PROMOTED:
             work = self._tell(setting)
         else:
             return
@@ -324,6 +352,7 @@ class MirrorService:
 
     async def _copy(self, setting: Setting) -> None:
         destination, rows = self._able(), self._rows
+        await self._own(setting)
 
         def last_epoch(name: str) -> int:
             row = rows.channel(name)
@@ -332,15 +361,20 @@ class MirrorService:
         async def attempt() -> TrickleSource | PlainSource:
             if problem := await self._circle(setting, replaces=destination.replaces):
                 raise TrickleError(problem)
+            if setting.untold:
+                await self._tell_once(setting, setting.untold)
             return await open_source(setting.source, setting.token, setting.channels, last_epoch=last_epoch)
 
         source = await self._until(attempt)
+        if setting.untold:
+            self._keep(replace(setting, untold=()))
         try:
             self._engine = engine = Mirror(
                 rows,
                 source,
                 destination,
                 setting.channels,
+                promoted=setting.promoted,
                 address=redacted(setting.source),
                 newest_first=setting.order == Order.NEWEST,
                 max_rate=setting.max_rate,
@@ -352,21 +386,34 @@ class MirrorService:
 
     async def _tell(self, setting: Setting) -> None:
         """Tell the former source that it has a successor, until it has heard it."""
+        await self._own(setting)
+        if not setting.told:
+            await self._until(partial(self._tell_once, setting, (ANY,)))
+            self._keep(replace(setting, told=True))
 
-        auth = setting.bearer
-        route, news, absent = "/api/v1/mirror/deposed", {"by": setting.me}, "has no mirrors, and cannot be told"
-
-        async def attempt() -> None:
-            root = server_url(setting.source)
+    async def _own(self, setting: Setting) -> None:
+        """Promote what a promotion that ended in the middle has left a copy."""
+        destination = self._able()
+        left = destination.channels()
+        if setting.phase != Phase.PROMOTED:
+            left = {name: epoch for name, epoch in left.items() if _any(setting.promoted, name)}
+        if left:
             try:
-                await answer_of(root, route, None, auth, absent=absent, method="POST", body=news)
-            except RemoteProtocolError as error:
-                logger.warning("%s", error)
-            else:
-                logger.warning("%s has heard that this server has its place", redacted(setting.source))
+                await destination.promote(left)
+                logger.warning("%d channels were copies still, and are promoted now", len(left))
+            except OSError as error:
+                logger.warning("%d channels were copies still, and are promoted now, but %s", len(left), error)
 
-        await self._until(attempt)
-        self._keep(replace(setting, told=True))
+    async def _tell_once(self, setting: Setting, patterns: Sequence[str]) -> None:
+        """Tell the source for which channels it has a successor; one that has no mirrors is not told."""
+        route, absent = "/api/v1/mirror/deposed", "has no mirrors, and cannot be told"
+        root, news = server_url(setting.source), {"by": setting.me, "channels": patterns}
+        try:
+            await answer_of(root, route, None, setting.bearer, absent=absent, method="POST", body=news)
+        except RemoteProtocolError as error:
+            logger.warning("%s", error)
+        else:
+            logger.warning("%s has heard that this server has its place", redacted(setting.source))
 
     async def _until(self, attempt: Callable[[], Coroutine[Any, Any, T]]) -> T:
         """Try until the source answers."""
@@ -418,6 +465,10 @@ class MirrorService:
         if self._setting is None or self._setting.phase == Phase.PROMOTED:
             raise Conflict("this server mirrors nothing")
         return self._setting
+
+
+def _any(patterns: Sequence[str], name: str) -> bool:
+    return any(matches(pattern, name) for pattern in patterns)
 
 
 def _show(status: Status, model: MirrorModel) -> None:

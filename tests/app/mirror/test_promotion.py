@@ -135,7 +135,9 @@ def test_one_channel_is_promoted(site: Site) -> None:
     for name in ("film", "other"):
         film(site.source, name).publish(0, b"x")
         site.pair.follow(name)
-    assert run(site.target, destination_of(site.target).promote(["film", "nobody"])) == 1
+    destination = destination_of(site.target)
+    site.target.inside(lambda: destination.mirror(SOURCE, lambda name: name == "other"))
+    assert run(site.target, destination.promote(["film", "nobody"])) == 1
     film(site.target).publish(1, b"y").has(1, b"y", epoch=2)
     assert film(site.target, "other").post(1).status == 503
     film(site.source, "other").publish(1, b"z")

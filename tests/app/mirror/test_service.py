@@ -3,14 +3,17 @@
 from __future__ import annotations
 
 import json
+import shutil
 import signal
 import subprocess
 from collections.abc import Iterator
 from contextlib import ExitStack
+from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Any
 
 import httpx
+import orjson
 import pytest
 import typer
 
@@ -164,7 +167,7 @@ def test_a_choice_is_narrowed_and_widened(stack: ExitStack, tmp_path: Path) -> N
     assert httpx.post(f"{base(target)}/other/next", content=b"x").status_code != 503
     mirror(base(source), base(target), channel=["film"], max_rate="1MB", oldest_first=True, detach=True)
     assert asked(target)["setting"] == {
-        **{"source": base(source), "channels": ["film"], "order": "oldest", "max_rate": 1_000_000}
+        **{"source": base(source), "channels": ["film"], "order": "oldest", "max_rate": 1_000_000, "promoted": []}
     }
 
 
@@ -207,6 +210,71 @@ def test_the_other_site_takes_over_and_the_first_returns(
         assert base(new) in capsys.readouterr().out
     old = stack.enter_context(durable(tmp_path / "old"))
     assert (asked(old)["state"], read(old, 5)) == ("deposed", (200, b"film 5"))
+
+
+def test_some_channels_are_promoted_alone(stack: ExitStack, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """The others stay copies; the source is told which. All of that is so after a restart, and for names to come."""
+    source = stack.enter_context(durable(tmp_path / "source"))
+    for name in ("cam1", "film"):
+        publish(source, 0, name=name)
+    for again in (False, True):
+        with durable(tmp_path / "target") as target:
+            if not again:
+                mirror(base(source), base(target), detach=True)
+                copied(target, 2)
+                run(promote(base(target), channel=["cam*"]))
+                assert "has taken over 1 channel" in capsys.readouterr().out
+            publish(target, 1 + again, name="cam1")
+            assert httpx.get(f"{base(target)}/cam1/{1 + again}").headers["Lp-Trickle-Epoch"] == "2"
+            publish(target, 0 + again, name="cam2")
+            assert httpx.post(f"{base(target)}/film/9", content=b"x").status_code == 503
+            publish(source, 1 + again)
+            eventually(lambda n=1 + again: read(target, n) == (200, f"film {n}".encode()), what="the others go on")
+            eventually(lambda: asked(source)["deposed"] == ["cam*"], what="the source has heard")
+            assert httpx.post(f"{base(source)}/cam1/1", content=b"x").status_code == 503
+            answer = asked(target)
+            assert (answer["state"], answer["setting"]["promoted"]) == ("following", ["cam*"])
+            assert "cam1" not in [row["channel"] for row in asked(target, route="?for_promotion=1")["lost"]]
+            eventually(lambda: asked(target)["complete"], what="all others")
+            run(status(base(target)))
+            assert "promoted" in capsys.readouterr().out
+    target = stack.enter_context(durable(tmp_path / "target"))
+    run(promote(base(target)))
+    publish(target, 3)
+    eventually(lambda: asked(source)["deposed"] == ["*"], what="the source has heard of all")
+
+
+def test_patterns_that_are_promoted_are_bounded(stack: ExitStack) -> None:
+    """Each name is tried with all of them."""
+    source, target = stack.enter_context(durable(None)), stack.enter_context(durable(None))
+    mirror(base(source), base(target), detach=True)
+    for n in (0, 200):
+        query = "&".join(f"pattern=c{n + one}" for one in range(200))
+        answer = asked(target, "POST", f"/promote?{query}")
+    assert "at most 256 patterns" in answer["detail"]
+
+
+def test_a_promotion_that_was_cut_off_is_finished(stack: ExitStack, tmp_path: Path) -> None:
+    """What was a copy still when the server was killed is promoted when it starts."""
+    source = stack.enter_context(durable(tmp_path / "source"))
+    for name in ("cam", "film"):
+        publish(source, 0, name=name)
+    with durable(tmp_path / "target") as target:
+        mirror(base(source), base(target), detach=True)
+        copied(target, 2)
+        mirrored = target.node.mirror
+        for about in ({"promoted": ("cam",)}, {"phase": "promoted"}):
+            kept = replace(mirrored._set(), **about)
+            target.inside(
+                lambda kept=kept: mirrored._rows.change_settings({"setting": orjson.dumps(asdict(kept)).decode()})
+            )
+            shutil.copytree(tmp_path / "target", tmp_path / "+".join(about), dirs_exist_ok=True)
+    for folder, names in (("promoted", ["cam"]), ("phase", ["cam", "film"])):
+        with durable(tmp_path / folder) as target:
+            for name in names:
+                post = f"{base(target)}/{name}/1"
+                eventually(lambda post=post: httpx.post(post, content=b"x").status_code == 200, what=name)
+                assert httpx.get(post).headers["Lp-Trickle-Epoch"] == "2"
 
 
 def test_what_a_promotion_loses_is_listed_exactly(stack: ExitStack, capsys: pytest.CaptureFixture[str]) -> None:
