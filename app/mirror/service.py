@@ -133,10 +133,9 @@ class MirrorService:
         if destination is not None and folder is not None and (folder / FILE).exists():
             self._open()
             if (text := self._rows.settings().get("setting")) is not None:
-                about = orjson.loads(text)
-                self._setting = Setting(
-                    **{key: tuple(one) if isinstance(one, list) else one for key, one in about.items()}
-                )
+                about: dict[str, Any] = orjson.loads(text)
+                lists = {key: tuple(one) for key, one in about.items() if isinstance(one, list)}
+                self._setting = Setting(**(about | lists))
                 self._close_to_publishers()
 
     # The node's.

@@ -9,6 +9,7 @@ import subprocess
 from collections.abc import Iterator
 from contextlib import ExitStack
 from dataclasses import asdict, replace
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -61,6 +62,11 @@ def read(server: LocalServer, seq: int, name: str = "film") -> tuple[int, bytes]
     """Read one."""
     response = httpx.get(f"{base(server)}/{name}/{seq}", timeout=WITHIN_S)
     return response.status_code, response.content
+
+
+def has(server: LocalServer, seq: int, name: str = "film") -> bool:
+    """Whether it can be read."""
+    return read(server, seq, name) == (200, f"{name} {seq}".encode())
 
 
 @pytest.fixture
@@ -229,7 +235,7 @@ def test_some_channels_are_promoted_alone(stack: ExitStack, tmp_path: Path, caps
             publish(target, 0 + again, name="cam2")
             assert httpx.post(f"{base(target)}/film/9", content=b"x").status_code == 503
             publish(source, 1 + again)
-            eventually(lambda n=1 + again: read(target, n) == (200, f"film {n}".encode()), what="the others go on")
+            eventually(partial(has, target, 1 + again), what="the others go on")
             eventually(lambda: asked(source)["deposed"] == ["cam*"], what="the source has heard")
             assert httpx.post(f"{base(source)}/cam1/1", content=b"x").status_code == 503
             answer = asked(target)
@@ -265,16 +271,15 @@ def test_a_promotion_that_was_cut_off_is_finished(stack: ExitStack, tmp_path: Pa
         mirrored = target.node.mirror
         for about in ({"promoted": ("cam",)}, {"phase": "promoted"}):
             kept = replace(mirrored._set(), **about)
-            target.inside(
-                lambda kept=kept: mirrored._rows.change_settings({"setting": orjson.dumps(asdict(kept)).decode()})
-            )
+            setting = {"setting": orjson.dumps(asdict(kept)).decode()}
+            target.inside(partial(mirrored._rows.change_settings, setting))
             shutil.copytree(tmp_path / "target", tmp_path / "+".join(about), dirs_exist_ok=True)
     for folder, names in (("promoted", ["cam"]), ("phase", ["cam", "film"])):
         with durable(tmp_path / folder) as target:
             for name in names:
-                post = f"{base(target)}/{name}/1"
-                eventually(lambda post=post: httpx.post(post, content=b"x").status_code == 200, what=name)
-                assert httpx.get(post).headers["Lp-Trickle-Epoch"] == "2"
+                post = partial(httpx.post, f"{base(target)}/{name}/1", content=b"x")
+                eventually(lambda: post().status_code == 200, what=name)
+                assert httpx.get(f"{base(target)}/{name}/1").headers["Lp-Trickle-Epoch"] == "2"
 
 
 def test_what_a_promotion_loses_is_listed_exactly(stack: ExitStack, capsys: pytest.CaptureFixture[str]) -> None:
