@@ -69,6 +69,11 @@ def has(server: LocalServer, seq: int, name: str = "film") -> bool:
     return read(server, seq, name) == (200, f"{name} {seq}".encode())
 
 
+def takes(server: LocalServer, name: str) -> bool:
+    """Whether it takes a segment 1."""
+    return httpx.post(f"{base(server)}/{name}/1", content=b"x").status_code == 200
+
+
 @pytest.fixture
 def stack() -> Iterator[ExitStack]:
     """Servers that end with the test."""
@@ -245,6 +250,7 @@ def test_some_channels_are_promoted_alone(stack: ExitStack, tmp_path: Path, caps
             run(status(base(target)))
             assert "promoted" in capsys.readouterr().out
     target = stack.enter_context(durable(tmp_path / "target"))
+    eventually(lambda: asked(target)["complete"], what="nothing would be lost")
     run(promote(base(target)))
     publish(target, 3)
     eventually(lambda: asked(source)["deposed"] == ["*"], what="the source has heard of all")
@@ -277,8 +283,7 @@ def test_a_promotion_that_was_cut_off_is_finished(stack: ExitStack, tmp_path: Pa
     for folder, names in (("promoted", ["cam"]), ("phase", ["cam", "film"])):
         with durable(tmp_path / folder) as target:
             for name in names:
-                post = partial(httpx.post, f"{base(target)}/{name}/1", content=b"x")
-                eventually(lambda: post().status_code == 200, what=name)
+                eventually(partial(takes, target, name), what=name)
                 assert httpx.get(f"{base(target)}/{name}/1").headers["Lp-Trickle-Epoch"] == "2"
 
 
