@@ -18,7 +18,7 @@ import orjson
 import pytest
 import typer
 
-from tests.app.mirror.pair import durable
+from tests.app.mirror.pair import durable, settled
 from tests.support.forked import forked
 from tests.support.local import LocalServer
 from tests.support.peers import run
@@ -274,6 +274,7 @@ def test_a_promotion_that_was_cut_off_is_finished(stack: ExitStack, tmp_path: Pa
     with durable(tmp_path / "target") as target:
         mirror(base(source), base(target), detach=True)
         copied(target, 2)
+        settled(target)
         mirrored = target.node.mirror
         for about in ({"promoted": ("cam",)}, {"phase": "promoted"}):
             kept = replace(mirrored._set(), **about)
