@@ -511,7 +511,9 @@ def cluster_metrics(member: Member) -> Iterator[Metric]:
 
 
 def mirror_metrics(mirror: MirrorModel, now: float) -> Iterator[Metric]:
-    """The mirror of this server: what it copies, and how far that is. If it copies nothing, its state is all.
+    """The mirror of this server: what it copies, and how far that is.
+
+    If it copies nothing, its state is all, and how long ago the source was heard: how far it is behind nobody knows.
 
     Args:
         now: the time, in seconds since 1970.
@@ -520,6 +522,9 @@ def mirror_metrics(mirror: MirrorModel, now: float) -> Iterator[Metric]:
         return
     states = {state: float(state == mirror.state) for state in MIRROR_STATES}
     yield _gauges("mirror_state", "1 for the state in which the mirror is.", "state", states)
+    if mirror.last_contact is not None:
+        age_s = max(0.0, now - mirror.last_contact)
+        yield _gauge("mirror_contact_age_seconds", "Seconds since the source has last answered.", age_s)
     if not mirror.copies:
         return
     channels: dict[str, float] = dict.fromkeys((*ROW_STATES, "deleted"), 0.0) | mirror.channels
@@ -533,8 +538,6 @@ def mirror_metrics(mirror: MirrorModel, now: float) -> Iterator[Metric]:
     yield _counter("mirror_mismatches", "Copies that were wrong when they were verified.", mirror.mismatches)
     if mirror.last_contact is None:  # how far the source is nobody knows
         return
-    age_s = max(0.0, now - mirror.last_contact)
-    yield _gauge("mirror_contact_age_seconds", "Seconds since the source has last answered.", age_s)
     yield _gauge("mirror_lag_segments", "Closed segments of the source that are not here.", mirror.lag.segments)
     yield _gauge("mirror_lag_bytes", "Bytes of closed segments of the source that are not here.", mirror.lag.bytes)
     if mirror.lag.seconds is not None:

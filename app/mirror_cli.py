@@ -499,7 +499,10 @@ def table(answer: dict[str, Any]) -> str:
         copied = _counts(answer["segments"]) + (f", {answer['verified']} verified" if answer["verified"] else "")
         rows.append(("segments copied", copied if answer["stores"] else history))
         behind = f"{count(lag['segments'], 'segment')}, {size(lag['bytes'])}"
-        rows.append(("behind", behind + (f", {_rounded(lag['seconds'])}" if lag["seconds"] else "")))
+        if answer["state"] == "stopped":
+            behind += " that are known"
+        late = ", for how long is not known" if lag["seconds"] is None else f", {_rounded(lag['seconds'])}"
+        rows.append(("behind", behind + (late if lag["seconds"] != 0 else "")))
         left = "" if not answer["remaining_s"] else f", about {_rounded(answer['remaining_s'])} left"
         rows.append(("rate", f"{size(answer['rate'])}/s{left}"))
     if oldest is not None:

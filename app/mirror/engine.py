@@ -161,7 +161,7 @@ class Mirror:
         self.mismatches = self._failures = 0
         self._errors: deque[Trouble] = deque(maxlen=MAX_ERRORS)
         self._state, self._since = "stopped", 0.0
-        self._contact: float | None = None
+        self._contact = registry.contact()
         self._instance = ""
         self._main: asyncio.Task[None] | None = None
         self._stopping = False
@@ -193,7 +193,12 @@ class Mirror:
         if self._main is not None:
             self._main.cancel()
             await asyncio.wait((self._main,), timeout=deadline_s)
+        self._keep_contact()
         self.registry.commit()
+
+    def _keep_contact(self) -> None:
+        if self._contact is not None:
+            self.registry.heard(self._contact)
 
     async def _run(self) -> None:
         failures = 0
@@ -242,6 +247,7 @@ class Mirror:
         loop = asyncio.get_running_loop()
         while True:
             await asyncio.sleep(SWEEP_S)
+            self._keep_contact()
             if swept := self.registry.sweep(self._wall(), self._wall() - COPY_S):
                 self._tell("", f"{swept} copies had no end, and begin again")
                 self._wake.set()
@@ -706,8 +712,7 @@ class Mirror:
         channels, segments = (
             {state: n for (kind, state), (n, _) in counts.items() if kind == of and n} for of in ("channel", "segment")
         )
-        behind = [counts["segment", state] for state in (RowState.PENDING, RowState.STARTED, RowState.FAILED)]
-        bytes_behind, rate = sum(size for _, size in behind), self._pace.rate()
+        (segments_behind, bytes_behind), rate = self.registry.behind(), self._pace.rate()
         return Status(
             source=self.address,
             state=self._state,
@@ -718,7 +723,7 @@ class Mirror:
             verified=counts["verified", RowState.SYNCED][0],
             stores=self.destination.stores,
             live=sum(one.held.live for one in self._followers.values()),
-            segments_behind=sum(n for n, _ in behind),
+            segments_behind=segments_behind,
             bytes_behind=bytes_behind,
             seconds_behind=self._seconds_behind(now),
             oldest_dirty=self.registry.oldest_dirty(),
@@ -734,7 +739,7 @@ class Mirror:
         if self._contact is None:
             return None
         if self._state != "following":
-            return now - self._contact
+            return max(0.0, now - self._contact)
         dirty = self.registry.oldest_dirty(segments=False)
         return 0.0 if dirty is None else max(0.0, now - dirty[1])
 

@@ -49,6 +49,9 @@ MAX_TOMBSTONES: Final = 100_000
 MAX_PAUSE_S: Final = 3600.0
 """No row waits for longer. One that seems to was written before the clock was set back."""
 
+CONTACT: Final = "contact"
+"""The setting that says when the source was heard last."""
+
 _KEY: Final = "name = ? AND epoch = ? AND seq = ?"
 _TOLD: Final = "name, epoch, created_us, seq, ending, size, crc, opened_us, closed_us, state, version, at"
 _NOT_HERE: Final = "state <> 'synced'"  # as the index says it, or SQLite would not use that
@@ -296,6 +299,14 @@ class MirrorRegistry:
         finally:
             self.roll_back()
             self._sql.execute("PRAGMA synchronous = NORMAL")
+
+    def heard(self, at: float) -> None:
+        """The source was heard at this time, seconds since 1970. A crash may lose it."""
+        self._write("INSERT OR REPLACE INTO setting VALUES (?, ?)", CONTACT, repr(at))
+
+    def contact(self) -> float | None:
+        """When the source was heard last, as far as was kept; ``None``: never."""
+        return next((float(at) for (at,) in self._ask("SELECT value FROM setting WHERE key = ?", CONTACT)), None)
 
     # What work does to its row.
 
@@ -545,6 +556,12 @@ class MirrorRegistry:
     def counts(self) -> dict[tuple[str, str], tuple[int, int]]:
         """How many rows, and bytes of segments, by kind (``channel``, ``segment``, ``verified``) and state."""
         return {(kind, state): (rows, size) for kind, state, rows, size in self._ask("SELECT * FROM count")}
+
+    def behind(self) -> tuple[int, int]:
+        """How many segments of the source are not here and should be, as far as is known, and their bytes."""
+        counts = self.counts()
+        rows = [counts["segment", state] for state in (RowState.PENDING, RowState.STARTED, RowState.FAILED)]
+        return sum(n for n, _ in rows), sum(size for _, size in rows)
 
     def oldest_dirty(self, *, segments: bool = True) -> tuple[str, float] | None:
         """The channel of what has been at the source for longest and is not here, and since when.

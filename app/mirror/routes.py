@@ -66,10 +66,11 @@ class NewSettingModel(SettingModel):
 class LagModel(BaseModel):
     """How far the copies are behind the source, as far as is known."""
 
-    segments: int = Field(description="Closed segments of the source that are not here yet.")
+    segments: int = Field(description="Closed segments of the source that are known, and not here yet.")
     bytes: int
     seconds: float | None = Field(
-        description="For how long something of live channels has not been here; null if nobody knows."
+        description="For how long something of live channels has not been here; while the source is not followed, how "
+        "long ago it was heard. null if nobody knows."
     )
 
 
@@ -144,7 +145,7 @@ class MirrorModel(BaseModel):
     @property
     def copies(self) -> bool:
         """Whether it is to copy at present. A fault may have ended it."""
-        return self.state in ("looking", "following", "unreachable") or self.last_contact is not None
+        return self.state in ("looking", "following", "unreachable") or (self.state == "stopped" and bool(self.problem))
 
     @property
     def ailing(self) -> bool:

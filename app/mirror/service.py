@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import time
 from collections.abc import Callable, Coroutine, Sequence
 from contextlib import suppress
 from dataclasses import asdict, dataclass, replace
@@ -30,7 +31,7 @@ from tricklecast.app.mirror.destination import ServerDestination
 from tricklecast.app.mirror.engine import Mirror
 from tricklecast.app.mirror.opening import open_source
 from tricklecast.app.mirror.plain_source import PlainSource
-from tricklecast.app.mirror.registry import MirrorRegistry, RegistryError
+from tricklecast.app.mirror.registry import CONTACT, MirrorRegistry, RegistryError
 from tricklecast.app.mirror.routes import (
     MAX_PATTERNS,
     Conflict,
@@ -180,9 +181,7 @@ class MirrorService:
             if engine is not None:
                 _show(engine.status(), model)
             else:
-                for (kind, row_state), (rows, _) in self._rows.counts().items():
-                    if rows and kind != "verified":
-                        (model.channels if kind == "channel" else model.segments)[row_state] = rows
+                self._show_rows(setting, model)
         except RegistryError as error:
             model.problem = str(error)
         if lost and setting.phase != Phase.PROMOTED:
@@ -193,6 +192,16 @@ class MirrorService:
             ]
         return model
 
+    def _show_rows(self, setting: Setting, model: MirrorModel) -> None:
+        """While nothing is copied: what is here, and how long ago the source was heard. More nobody knows."""
+        for (kind, row_state), (rows, _) in self._rows.counts().items():
+            if rows and kind != "verified":
+                (model.channels if kind == "channel" else model.segments)[row_state] = rows
+        if setting.phase != Phase.PROMOTED:
+            model.last_contact, (segments, size) = self._rows.contact(), self._rows.behind()
+            age_s = None if model.last_contact is None else max(0.0, time.time() - model.last_contact)
+            model.lag = LagModel(segments=segments, bytes=size, seconds=age_s)
+
     def figures(self) -> dict[str, Any] | None:
         """How things stand, for the dashboard; ``None``: this server mirrors nothing."""
         now = self.status(lost=False)
@@ -201,7 +210,8 @@ class MirrorService:
 
     def _lost(self) -> Loss:
         channels, segments = self._rows.missing(reachable=False)
-        return Loss(channels, (), segments, None)
+        contact = self._rows.contact()
+        return Loss(channels, (), segments, None if contact is None else max(0.0, time.time() - contact))
 
     async def origins(self, hops: int) -> list[OriginModel]:
         """This server, the one that it mirrors, and so on, at most so many more."""
@@ -259,7 +269,8 @@ class MirrorService:
             self._open()
             destination.replaces = setting.replace
             destination.read_only.release()
-            self._keep(wanted)
+            is_other = before is None or before.source != wanted.source
+            self._keep(wanted, **({CONTACT: None} if is_other else {}))
             self._close_to_publishers()
             self._begin()
 
@@ -445,8 +456,8 @@ class MirrorService:
         if self._registry is None:
             self._registry = MirrorRegistry(None if self._folder is None else self._folder / FILE)
 
-    def _keep(self, setting: Setting) -> None:
-        self._rows.change_settings({"setting": orjson.dumps(asdict(setting)).decode()})
+    def _keep(self, setting: Setting, **also: str | None) -> None:
+        self._rows.change_settings({"setting": orjson.dumps(asdict(setting)).decode(), **also})
         self._setting = setting
 
     def _close_to_publishers(self) -> None:

@@ -18,7 +18,7 @@ from tests.support.browser import Watched, barriers
 from tests.support.local import LocalServer, local_server
 from tests.support.nats import nats_server
 from tests.support.server import serve
-from tests.support.waiting import WITHIN_S
+from tests.support.waiting import WITHIN_S, eventually
 
 expect.set_options(timeout=WITHIN_S * 1000)
 
@@ -365,6 +365,26 @@ def test_the_nodes_of_a_cluster_and_the_channels_of_the_others_are_shown(tab: Wa
         expect(table.get_by_role("listitem")).to_have_text(re.compile("here: a → b$"))
 
 
+def test_a_former_source_shows_who_has_its_place(tab: Watched, server: LocalServer, tmp_path: Path) -> None:
+    """It is back, and is told: from then on its dashboard names the server that takes the publishers."""
+    with local_server(data_dir=tmp_path) as old, old.client() as client:
+        client.channel("film").publish(0, b"x")
+        port = old.port
+        httpx.put(url(server, "/api/v1/mirror"), json={"source": url(old, "/trickle")}, timeout=WITHIN_S)
+        copy = url(server, "/trickle/film/0")
+        eventually(lambda: httpx.get(copy, timeout=WITHIN_S).status_code == 200, what="the copy")
+    httpx.post(url(server, "/api/v1/mirror/promote"), timeout=WITHIN_S).raise_for_status()
+    with local_server(data_dir=tmp_path, port=port) as old:
+        page = tab.open(url(old))
+        panel = page.get_by_role("region", name="Mirror")
+        expect(panel.locator(".chip")).to_have_text("deposed")
+        expect(panel).to_contain_text("Another server has this one's place: publishers are refused.")
+        expect(panel).to_contain_text(url(server, "/trickle"))
+        expect(panel.get_by_role("progressbar")).to_be_hidden()
+        assert httpx.post(url(old, "/trickle/film/1"), content=b"x").status_code == 503
+        assert barriers(page) == []
+
+
 @pytest.mark.parametrize(("scheme", "width"), [("light", 1280), ("dark", 390)])
 def test_a_mirror_has_a_panel(tabs: Callable[..., Watched], scheme: str, width: int, server: LocalServer) -> None:
     """What is copied and how far that is, that the source is missed, and what a promotion makes of it."""
@@ -381,6 +401,11 @@ def test_a_mirror_has_a_panel(tabs: Callable[..., Watched], scheme: str, width: 
         expect(panel).to_contain_text("1 of 1 channels, 0 of 0 segments")
         assert panel.get_by_role("progressbar").evaluate("bar => bar.value / bar.max") == 1
         assert barriers(page) == []
+        httpx.delete(url(server, "/api/v1/mirror"), timeout=WITHIN_S).raise_for_status()
+        expect(panel.locator(".chip")).to_have_text("stopped")
+        expect(panel).to_contain_text(re.compile(r"behind [1-9][0-9]* s, 0 segments"))
+        httpx.put(url(server, "/api/v1/mirror"), json=setting, timeout=WITHIN_S).raise_for_status()
+        expect(panel.locator(".chip")).to_have_text("following, complete")
     expect(panel.locator(".chip")).to_contain_text("unreachable")
     expect(panel.get_by_role("listitem").first).to_contain_text(re.compile("[0-9:]+ .+"))
     panel.get_by_text("Commands").click()

@@ -12,6 +12,7 @@ import pytest
 
 from tricklecast.app.core.segment import State
 from tricklecast.app.mirror.registry import (
+    CONTACT,
     MAX_PAUSE_S,
     TOMBSTONE_S,
     ChannelRow,
@@ -225,6 +226,17 @@ def test_segments_that_are_left_out(registry: MirrorRegistry) -> None:
     assert registry.counts()["segment", "beyond"] == (1, 10)
     registry.add(A, [told(1)], 6.0)
     assert getattr(registry.next_segment(newest=True), "seq", None) == 1
+
+
+def test_when_the_source_was_heard(registry: MirrorRegistry) -> None:
+    """The last time is kept."""
+    assert registry.contact() is None
+    registry.heard(1.5)
+    registry.heard(2.5)
+    registry.commit()
+    assert registry.contact() == 2.5
+    registry.change_settings({CONTACT: None})
+    assert registry.contact() is None
 
 
 def test_a_file_of_a_release_with_fewer_states(tmp_path: Path) -> None:

@@ -55,6 +55,13 @@ def test_metrics_and_readiness_follow_the_mirror(tmp_path: Path) -> None:
             assert figures["copied_bytes_total"] >= 5 * len("film 0")
             assert 0 <= figures["contact_age_seconds"] < WITHIN_S
             assert health(target) == ({"status": "ready"}, "ok")
+            asked(target, "DELETE")
+            eventually(lambda: state(target) == ["stopped"], what="its state")
+            names = {name.removeprefix(PREFIX) for name, _ in scraped(target)}
+            assert names == {"state", "contact_age_seconds"}, "how far it is behind nobody knows"
+            assert health(target) == ({"status": "ready"}, "ok")
+            asked(target, "PUT", body=setting)
+            copied(target, 5)
         eventually(lambda: state(target) == ["unreachable"], what="the source is missed")
         assert health(target) == ({"status": "degraded", "reasons": ["mirror"]}, "ok")
         assert scraped(target)[f"{PREFIX}failures_total", ()] >= 1

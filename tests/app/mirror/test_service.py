@@ -6,6 +6,7 @@ import json
 import shutil
 import signal
 import subprocess
+import time
 from collections.abc import Iterator
 from contextlib import ExitStack
 from dataclasses import asdict, replace
@@ -162,6 +163,7 @@ def test_a_destination_goes_on_after_a_restart(stack: ExitStack, tmp_path: Path)
     eventually(lambda: asked(target)["problem"], what="the source is away")
     answer = asked(target)
     assert (answer["state"], answer["segments"]) == ("unreachable", {"synced": 5})
+    assert answer["lag"]["seconds"] > 0, "since it was heard before the restart"
     assert [read(target, seq) for seq in (0, 4)] == [(200, b"film 0"), (200, b"film 4")]
     assert httpx.post(f"{base(target)}/film/5", content=b"x").status_code == 503
 
@@ -191,7 +193,11 @@ def test_a_mirror_that_is_stopped_copies_nothing(stack: ExitStack, capsys: pytes
     run(stop(base(target)))
     assert "copies nothing more" in capsys.readouterr().out
     publish(source, 1)
-    assert (asked(target)["state"], read(target, 0)[0]) == ("stopped", 200)
+    answer = asked(target)
+    assert (answer["state"], read(target, 0)[0]) == ("stopped", 200)
+    assert 0 < answer["lag"]["seconds"] <= time.time() - answer["last_contact"]
+    run(status(base(target)))
+    assert "0 segments, 0 B that are known, " in capsys.readouterr().out
     assert httpx.post(f"{base(target)}/film/1", content=b"x").status_code == 503
     run(stop(base(target)))
     mirror(base(source), base(target), detach=True)

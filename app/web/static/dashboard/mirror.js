@@ -47,7 +47,7 @@ export class Mirror {
     this.box.hidden = !mirror;
     if (!mirror) return;
     const { state, setting, channels, segments, lag } = mirror;
-    const copies = state in TONES || mirror.last_contact !== null;
+    const copies = state in TONES || state === "stopped";
     const failed = (channels.failed ?? 0) + (segments.failed ?? 0);
     this.state.className = `chip ${mirror.problem ? "bad" : failed ? "warn" : TONES[state] ?? ""}`;
     this.state.textContent = mirror.complete ? `${state}, complete` : failed ? `${state}, ${count(failed)} failed` : state;
@@ -59,7 +59,7 @@ export class Mirror {
     this.bar.value = all || mirror.last_contact === null ? here : 1; // none of none is all
     const beyond = segments.beyond ? ` (${count(segments.beyond)} beyond the retention here)` : "";
     this.done.textContent = `${part(channels)} channels, ${part(segments)} segments${beyond}`;
-    const late = lag.seconds === null ? "–" : `${count(Math.round(lag.seconds))} s`;
+    const late = lag.seconds === null ? "–" : `${duration(1000 * Math.round(lag.seconds))}`;
     const left = mirror.remaining_s === null ? ", – left" : mirror.remaining_s ? `, ${duration(1000 * Math.ceil(mirror.remaining_s))} left` : "";
     this.figures.textContent = mirror.last_contact === null ? "· the source has not answered yet"
       : `· behind ${late}, ${count(lag.segments)} segments (${bytes(lag.bytes)}) · ${bitrate(mirror.rate)}${left}`
