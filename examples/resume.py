@@ -4,26 +4,18 @@ import sys
 
 import anyio
 
-from tricklecast import BrokenByPeer, Subscriber
+from tricklecast import Subscriber
 
 
 async def main(url: str, file: str) -> None:
     kept = anyio.Path(file)
-    while True:
-        start = await kept.read_text() if await kept.exists() else "earliest"
-        try:
-            async with Subscriber(url, start=start, on_lag="earliest", wait_for_channel_s=3) as subscriber:
-                async for segment in subscriber:
-                    if segment.gap:
-                        print(f"{segment.gap} segments were missed")
-                    print(segment.seq, len(await segment.read()))
-                    await kept.write_text(str(subscriber.position))  # such as "128@1:9f86d081884c7d65"
-            return
-        except BrokenByPeer as error:
-            if error.resume is None:
-                raise
-            print(f"{error}; going on at {error.resume}")
-            await anyio.sleep(5)
+    start = await kept.read_text() if await kept.exists() else "earliest"
+    async with Subscriber(url, start=start, on_lag="earliest", wait_for_channel_s=3, reconnect_s=None) as subscriber:
+        async for segment in subscriber:
+            if segment.gap:
+                print(f"{segment.gap} segments were missed")
+            print(segment.seq, len(await segment.read()))
+            await kept.write_text(str(subscriber.position))  # such as "128@1:9f86d081884c7d65"
 
 
 anyio.run(main, *sys.argv[1:3])

@@ -44,6 +44,7 @@ from tricklecast.trickle.client.arguments import (
     httpx_auth,
 )
 from tricklecast.trickle.client.nodes import Nodes
+from tricklecast.trickle.client.retry import RECONNECT_S
 from tricklecast.trickle.client.tasks import BackgroundTask
 from tricklecast.trickle.client.transport import TrickleClient, TrickleTransport
 from tricklecast.trickle.errors import (
@@ -138,6 +139,8 @@ class Publisher:
             and are sent again after a lost connection. A segment that finds no room there goes on, but is lost if its
             connection breaks.
         buffer_s: how long a segment may wait.
+        outage_s: how long a server that is away is waited for, in seconds; ``None``: for ever, and however often it
+            says that it cannot take segments now.
         when_full: what happens when the buffer is full, or 1,000 segments wait. ``"wait"``: entering a segment waits
             for room, at most ``buffer_s`` (:exc:`~tricklecast.trickle.errors.PublisherFull`). ``"drop"``, for live
             media: the oldest segments are given up, and those that ended more than ``buffer_s`` ago; the ones that a
@@ -171,6 +174,7 @@ class Publisher:
         preconnect: int = 1,
         buffer_bytes: int = BUFFER_BYTES,
         buffer_s: float = BUFFER_S,
+        outage_s: float | None = RECONNECT_S,
         when_full: Literal["wait", "drop"] = "wait",
         idle_rotation_s: float | None = None,
         headers: Mapping[str, str] | None = None,
@@ -182,6 +186,8 @@ class Publisher:
         check_number("preconnect", preconnect, at_least=0, at_most=MAX_PRECONNECT, whole=True)
         check_number("buffer_bytes", buffer_bytes, at_least=0, whole=True)
         check_number("buffer_s", buffer_s, above=0)
+        if outage_s is not None:
+            check_number("outage_s", outage_s, at_least=0)
         if when_full not in ("drop", "wait"):
             raise InvalidInput(f"when_full is 'wait' or 'drop', not {when_full!r}")
         if idle_rotation_s is not None:
@@ -191,7 +197,7 @@ class Publisher:
         urls = channel_urls(url)
         self.url = urls[0]
         nodes = Nodes(urls, Random(), follows=True)
-        self._plan = Plan(parse_start(start), rng=Random(), name=uuid4().hex)
+        self._plan = Plan(parse_start(start), rng=Random(), name=uuid4().hex, outage_s=outage_s)
         self._idle_rotation_s = idle_rotation_s
         self._buffer_s = buffer_s
         self._http = TrickleClient(

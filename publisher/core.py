@@ -45,7 +45,7 @@ from typing import Final, Literal
 from tricklecast.trickle import wire
 from tricklecast.trickle.backoff import Backoff, RetryBudget
 from tricklecast.trickle.client.answers import Answer, ExchangeOutcome, Lost
-from tricklecast.trickle.client.retry import MAX_RETRY_AFTER_S, MIN_DELAY_S, Retries
+from tricklecast.trickle.client.retry import MAX_RETRY_AFTER_S, MIN_DELAY_S, RECONNECT_S, Retries, limit_of
 from tricklecast.trickle.errors import (
     ChannelBusy,
     ChannelEnded,
@@ -79,13 +79,14 @@ LONG_S: Final = 10.0
 ordinary work, not a retry."""
 
 OUTAGE_S: Final = 15.0
-"""Waiting for a server that cannot be reached costs nothing for this long, in seconds: about the time of a restart."""
+"""Waiting for a server that cannot be reached costs nothing for this long, in seconds: about the time of a restart. All
+of the time after it costs one token."""
 
 OUTAGE_DELAY_S: Final = 0.25
 """The shortest delay in an outage after its first few retries, so that a few seconds do not see many requests."""
 
-OUTAGE_LIMIT_S: Final = 60.0
-"""After so many seconds of an outage publishing has failed, whatever is left of the budget."""
+LONG_OUTAGE_DELAY_S: Final = 1.0
+"""The same after :data:`OUTAGE_S`."""
 
 FIRST_RETRIES: Final = 3
 """Retries before :data:`OUTAGE_DELAY_S` applies."""
@@ -261,6 +262,7 @@ class Plan:
         rng: makes the jitter of delays.
         name: begins every ``Idempotency-Key`` and names the numbering; must be unique among publishers.
         backoff, budget: as for :class:`~tricklecast.trickle.client.retry.Retries`.
+        outage_s: as for :class:`RetryClock`.
 
     Attributes:
         numbering: hands out seqs.
@@ -279,6 +281,7 @@ class Plan:
         name: str = "",
         backoff: Backoff | None = None,
         budget: RetryBudget | None = None,
+        outage_s: float | None = RECONNECT_S,
     ) -> None:
         self.error: TrickleError | None = None
         self.trouble: TrickleError | None = None
@@ -289,7 +292,7 @@ class Plan:
         self._name = name
         self._keys = 0  # number of keys that were made
         self._life = ""  # the numbering, as Lp-Trickle-Life names it; empty until the first seq is known
-        self._clock = RetryClock(rng, backoff, budget)
+        self._clock = RetryClock(rng, backoff, budget, outage_s=outage_s)
         self._held = False  # a refusal was counted; those of other requests cost nothing more until the next request
         self._reached = False  # a request has reached the server
         self._published = False  # the server has taken a segment
@@ -367,6 +370,7 @@ class Plan:
         if stop is not None:
             return self._stop(stop)
         self.uncertain = False
+        self._clock.located()
         return Advance()
 
     def on_delete(self, outcome: ExchangeOutcome) -> Advance | RetryAfter | Stop:
@@ -760,25 +764,42 @@ class RetryClock:
 
     - Every retry waits for a random delay of at least ``MIN_DELAY_S``, on top of ``Retry-After`` if there is one.
     - Every retry is paid from a budget that published segments refill, except after :data:`LONG_S` of a quiet
-      preconnect, and for the first :data:`OUTAGE_S` seconds without a connection.
+      preconnect, and without a connection: an outage that is longer than :data:`OUTAGE_S` costs one retry.
     - Requests that failed at the same time are paid for once.
     - A server that cannot be reached, or does not answer, or for which a proxy says so (a 5xx without
-      ``Retry-After``), is waited for :data:`OUTAGE_LIMIT_S` seconds in all.
+      ``Retry-After``), is waited for ``outage_s`` seconds in all.
 
     Args:
         rng: makes the jitter of delays.
         backoff, budget: as for :class:`~tricklecast.trickle.client.retry.Retries`.
+        outage_s: the limit of an outage, in seconds; ``None``: there is none, and no refusal for the moment is final.
     """
 
-    def __init__(self, rng: Random, backoff: Backoff | None = None, budget: RetryBudget | None = None) -> None:
+    def __init__(
+        self,
+        rng: Random,
+        backoff: Backoff | None = None,
+        budget: RetryBudget | None = None,
+        *,
+        outage_s: float | None = RECONNECT_S,
+    ) -> None:
         self._rng = rng
-        self._retries = Retries(backoff, budget)
-        self._outage_s = 0.0
+        self._retries = Retries(backoff, budget, endless=outage_s is None)
+        self._limit_s = limit_of(outage_s)
+        self._outage_s = 0.0  # the length of the present outage
+        self._is_paid = False  # it was paid for
 
     def published(self) -> None:
         """The server has stored a segment: all is well."""
-        self._outage_s = 0.0
+        self._end_outage()
         self._retries.succeeded()
+
+    def located(self) -> None:
+        """The server is back: it is not asked slowly because it was away for long."""
+        self._retries.failures = min(self._retries.failures, 1)
+
+    def _end_outage(self) -> None:
+        self._outage_s, self._is_paid = 0.0, False
 
     def after_loss(self, lost: Lost, lived_s: float, *, known: bool) -> float | None:
         """How many seconds to wait after a lost connection; ``None``: give up.
@@ -790,7 +811,8 @@ class RetryClock:
         """
         in_vain_s = lost.waited_s if lost.connected else lived_s
         if lost.connected and not in_vain_s and lived_s >= LONG_S:
-            self._retries.failures, self._outage_s = 0, 0.0
+            self._retries.failures = 0
+            self._end_outage()
         elif not known and not self._can_outlast(in_vain_s):
             return None
         return self._outlast(in_vain_s, known=known)
@@ -807,7 +829,7 @@ class RetryClock:
             # A proxy's, most likely, with nobody behind it: an outage like any other.
             return self._outlast(0.0, known=known) if known or self._can_outlast(0.0) else None
         floor_s = getattr(error, "retry_after", None) or 0.0
-        if floor_s > MAX_RETRY_AFTER_S:
+        if floor_s > MAX_RETRY_AFTER_S and not self._retries.endless:
             return None
         if not known and lived_s < LONG_S:
             return self._retries.refused(self._rng, floor_s)
@@ -817,13 +839,18 @@ class RetryClock:
 
     def _outlast(self, in_vain_s: float, *, known: bool) -> float:
         self._retries.failures += not known
-        least_s = MIN_DELAY_S if self._retries.failures <= FIRST_RETRIES else OUTAGE_DELAY_S
+        least_s = LONG_OUTAGE_DELAY_S if self._outage_s >= OUTAGE_S else OUTAGE_DELAY_S
+        if self._retries.failures <= FIRST_RETRIES:
+            least_s = MIN_DELAY_S
         delay_s = max(least_s, self._retries.delay_s(self._rng))
         if not known:
             self._outage_s += delay_s + in_vain_s
         return delay_s
 
     def _can_outlast(self, in_vain_s: float) -> bool:
-        if self._outage_s + in_vain_s >= OUTAGE_LIMIT_S:
+        if self._outage_s + in_vain_s >= self._limit_s:
             return False
-        return self._outage_s < OUTAGE_S or self._retries.pay()
+        if self._outage_s < OUTAGE_S:
+            return True
+        self._is_paid = self._is_paid or self._retries.pay()
+        return self._is_paid

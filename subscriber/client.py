@@ -38,6 +38,7 @@ from tricklecast.trickle.client.arguments import (
     httpx_auth,
 )
 from tricklecast.trickle.client.nodes import Nodes
+from tricklecast.trickle.client.retry import RECONNECT_S
 from tricklecast.trickle.client.transport import TrickleClient, TrickleTransport
 from tricklecast.trickle.errors import (
     BrokenByPeer,
@@ -108,7 +109,11 @@ class Subscriber:
             ``ConnectionLost`` (``"raise"``). In both cases the next segment can be read.
         on_event: called with each event of :mod:`tricklecast.subscriber.events`, in the event loop: it must not block.
             An exception that it raises ends the subscription.
-        wait_for_channel_s: how long to wait for a channel or a server that is not there yet, in seconds.
+        wait_for_channel_s: how long to wait for a channel or a server that is not there yet, in seconds; ``None``: for
+            ever.
+        reconnect_s: how long to wait for a server that was there, and for its channel, in seconds. ``None``: for ever,
+            also for a channel that the server has dropped, and however often the server fails; only the channel's end
+            and a final refusal end the subscription then.
         refresh_s: how long a GET waits before it is repeated (and up to 20 % more), in seconds. Keep it below the idle
             timeouts of proxies on the way.
         stall_timeout_s: longest silence within a segment, in seconds. After it the segment is requested once more: if
@@ -138,7 +143,8 @@ class Subscriber:
         on_lag: OnLag | str | None = None,
         on_broken: OnBroken = "skip",
         on_event: OnEvent | None = None,
-        wait_for_channel_s: float = 0.0,
+        wait_for_channel_s: float | None = 0.0,
+        reconnect_s: float | None = RECONNECT_S,
         refresh_s: float = REFRESH_S,
         stall_timeout_s: float | None = STALL_TIMEOUT_S,
         transport: httpx.AsyncBaseTransport | None = None,
@@ -149,7 +155,10 @@ class Subscriber:
     ) -> None:
         urls = channel_urls(url)
         self.url: Final = urls[0]
-        check_number("wait_for_channel_s", wait_for_channel_s, at_least=0)
+        if wait_for_channel_s is not None:
+            check_number("wait_for_channel_s", wait_for_channel_s, at_least=0)
+        if reconnect_s is not None:
+            check_number("reconnect_s", reconnect_s, at_least=0)
         check_number("refresh_s", refresh_s, above=0)
         if stall_timeout_s is not None:
             check_number("stall_timeout_s", stall_timeout_s, above=0)
@@ -169,8 +178,10 @@ class Subscriber:
             begin,
             on_lag=None if on_lag is None else OnLag(on_lag),
             wait_for_channel_s=wait_for_channel_s,
+            reconnect_s=reconnect_s,
             refresh_s=refresh_s,
         )
+        self._is_endless = reconnect_s is None
         self._monitor = Monitor(self.url.channel, on_event)
         self._on_broken: OnBroken = on_broken
         self._stall_s = stall_timeout_s
@@ -399,7 +410,8 @@ class Subscriber:
             self._cursor.finished()
         elif self._stop is None:
             stop = self._cursor.broken(segment.broken)
-            self._stop = Stop(segment.broken) if isinstance(segment.broken, Unanswered) else stop
+            is_final = isinstance(segment.broken, Unanswered) and not self._is_endless
+            self._stop = Stop(segment.broken) if is_final else stop
 
     def _preconnect(self, delay_s: float) -> Preconnect:
         assert self._fetcher is not None

@@ -9,8 +9,8 @@ The rules (docs/reference/protocol.md, sections 4 to 6):
   and repeated cannot skip a segment that began in between.
 - A 200 without a body is an empty segment, not an end. Only the ``Closed`` header ends a channel.
 - 404 means that the channel does not exist. The cursor waits for it only if the user asked for that
-  (``wait_for_channel_s``), or for :data:`REJOIN_WAIT_S` after the server was lost: publishers come back to a
-  restarted server a little later.
+  (``wait_for_channel_s``), or for ``reconnect_s`` after the server was lost: publishers come back to a restarted
+  server a little later.
 - 470 means that the segment does not exist; the answer says where the head is. The cursor never repeats a failed
   request at once. Every request that is not the first step forward costs a token of the retry budget, so no server
   can make the cursor send requests in a tight loop.
@@ -36,7 +36,7 @@ from typing import Final, TypeAlias
 from tricklecast.trickle import wire
 from tricklecast.trickle.backoff import Backoff, RetryBudget
 from tricklecast.trickle.client.answers import Answer
-from tricklecast.trickle.client.retry import Outage, Retries
+from tricklecast.trickle.client.retry import RECONNECT_S, Outage, Retries, limit_of
 from tricklecast.trickle.errors import (
     InvalidInput,
     InvalidSeq,
@@ -59,11 +59,11 @@ MAX_CUT_S: Final = 10.0
 HEAD_RECHECKS: Final = 4
 """How often a head that seems to have gone back is checked again (about 2 s in all) before the cursor follows it."""
 
-REJOIN_WAIT_S: Final = 30.0
-"""How long the cursor waits for a lost server and its channel: a restart and the publishers' own backoff."""
-
 JOIN_BACKOFF: Final = Backoff(base_s=0.25, cap_s=2.0)
 """Delays while waiting for a channel to begin: short, since its first segments are wanted."""
+
+JOIN_TRIES: Final = 60
+"""After so many of these delays (a minute), longer ones follow: a reader may wait for days."""
 
 REFERENCE_WINDOW: Final = 5
 """Segments that the Go reference server keeps. It does not send ``Earliest``, so the search starts this far back. The
@@ -295,7 +295,10 @@ class Cursor:
     Args:
         start: the first segment, as :meth:`Start.parse` reads it.
         on_lag: where to go on when a segment has left the window; ``None``: as the start says.
-        wait_for_channel_s: how long to wait for a channel (or a server) that is not there yet, in seconds.
+        wait_for_channel_s: how long to wait for a channel (or a server) that is not there yet, in seconds; ``None``:
+            for ever.
+        reconnect_s: how long to wait for one that was there, in seconds; ``None``: for ever, also if the server has
+            dropped the channel, and however often it fails.
         refresh_s: how long a GET waits before it is repeated, in seconds; up to 20 % more is added at random.
         backoff: delays after failures.
         budget: pays for retries. Whole segments and waits that lasted their time earn tokens.
@@ -306,17 +309,19 @@ class Cursor:
         start: AnyStart | Start = "next",
         *,
         on_lag: OnLag | None = None,
-        wait_for_channel_s: float = 0.0,
+        wait_for_channel_s: float | None = 0.0,
+        reconnect_s: float | None = RECONNECT_S,
         refresh_s: float = REFRESH_S,
         backoff: Backoff | None = None,
         budget: RetryBudget | None = None,
     ) -> None:
         self._on_lag = on_lag
-        self._wait_s = wait_for_channel_s
+        self._wait_s = limit_of(wait_for_channel_s)
+        self._reconnect_s = limit_of(reconnect_s)
         self._refresh_s = refresh_s
         self._backoff = backoff or Backoff()
         self._budget = budget or RetryBudget()
-        self._retries = Retries(self._backoff, self._budget)
+        self._retries = Retries(self._backoff, self._budget, endless=reconnect_s is None)
         self._head = 0
         self._begun_to_read_all = False
         self._hold = self._server_seen = self._channel_seen = False
@@ -411,7 +416,7 @@ class Cursor:
         if (floor_s or 0.0) > MAX_CUT_S or not self._outage.lose(self._retries):
             return None
         delay_s = self._outage.wait(MAX_CUT_S, now, rng, self._backoff)
-        return None if delay_s is None else delay_s + (floor_s or 0.0)
+        return None if delay_s is None else self._retries.slowed(delay_s, rng) + (floor_s or 0.0)
 
     def resumed(self) -> None:
         """The rest of a cut segment is there."""
@@ -488,7 +493,9 @@ class Cursor:
     def _missing(self, answer: Answer, now: float, rng: Random) -> Decision:
         error = answer.error(self._asked)
         if self._channel_seen and not self._outage.lost:
-            return Stop(error)
+            if not self._retries.endless:
+                return Stop(error)
+            self._outage.lose(self._retries)
         outcome = self._wait(error, now, rng)
         if not self._outage.lost and not self._named:
             # The channel did not exist when it was requested, so everything that it will ever hold is new.
@@ -712,9 +719,10 @@ class Cursor:
 
     def _wait(self, error: TrickleError, now: float, rng: Random, *, short: bool = True) -> RetryAfter | Stop:
         self._attempt += 1
-        limit_s = max(self._wait_s, REJOIN_WAIT_S if self._outage.lost else 0.0)
-        delay_s = self._outage.wait(limit_s, now, rng, JOIN_BACKOFF if short else self._backoff)
-        return Stop(error) if delay_s is None else RetryAfter(delay_s, error)
+        limit_s = max(self._wait_s, self._reconnect_s if self._outage.lost else 0.0)
+        is_short = short and self._outage.tries < JOIN_TRIES
+        delay_s = self._outage.wait(limit_s, now, rng, JOIN_BACKOFF if is_short else self._backoff)
+        return Stop(error) if delay_s is None else RetryAfter(self._retries.slowed(delay_s, rng), error)
 
     def _retry(self, error: TrickleError, floor_s: float | None, rng: Random) -> RetryAfter | Stop:
         delay_s = self._retries.refused(rng, floor_s)

@@ -20,7 +20,6 @@ import logging
 from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field, fields, replace
-from random import Random
 from typing import Any, Final, cast
 
 import anyio
@@ -28,9 +27,8 @@ from anyio import to_thread
 
 from tricklecast.publisher.media.publisher import FramesDropped, MediaPublisher, MediaStatistics
 from tricklecast.subscriber.media.frames import Frame, FrameReader, FrameStatistics, frames
-from tricklecast.trickle.backoff import Backoff
 from tricklecast.trickle.client.arguments import URLs
-from tricklecast.trickle.errors import ConnectionLost, Refused, SegmentsUnconfirmed, TrickleError
+from tricklecast.trickle.errors import ConnectionLost, SegmentsUnconfirmed, TrickleError
 
 __all__ = [
     "Frame",
@@ -125,7 +123,8 @@ async def relay(
     counts = RelayStatistics() if statistics is None else statistics
     sound: Any = "packets" if audio else False
     options = dict(subscriber or {}, format=format, start=start, when_full="drop", reconnect=reconnect)
-    failures = 0
+    if reconnect:
+        publisher.setdefault("outage_s", None)
     async with frames(source, audio=sound, **options) as reader:
         while True:
             frame = await reader.next()  # from then on reader.kinds tells whether there are pictures, sound, or both
@@ -139,18 +138,14 @@ async def relay(
                             await _pass_on(frame, function, sink, is_array=format is not None)
                             counts.reader, counts.publisher = reader.statistics(), _sum(before, sink.statistics())
                             frame = await reader.next()
-                    failures = 0
-                except (ConnectionLost, SegmentsUnconfirmed, Refused) as error:
-                    if not reconnect or (isinstance(error, Refused) and not error.temporary):
+                except (ConnectionLost, SegmentsUnconfirmed) as error:  # the target's end: what else could fail waits
+                    if not reconnect:
                         raise
-                    failures += 1
                     logger.warning("%s; the relay's target begins anew", error)
                 finally:
                     counts.reader, counts.publisher = reader.statistics(), _sum(before, sink.statistics())
             if not reconnect:
                 return counts
-            if failures:
-                await anyio.sleep(Backoff().delay(failures, Random()))
 
 
 @asynccontextmanager

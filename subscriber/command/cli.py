@@ -90,7 +90,7 @@ async def subscribe(
         bool,
         option(
             None,
-            "After an error, subscribe again, as often as necessary, and go on where it ended.",
+            "Wait without a limit for the channel and for a server that is away, and go on where it was.",
             "--reconnect",
             group=_LOSSES,
         ),

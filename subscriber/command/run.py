@@ -12,7 +12,6 @@ from contextlib import AbstractContextManager, nullcontext, suppress
 from dataclasses import asdict, dataclass, field, fields
 from enum import StrEnum
 from pathlib import Path
-from random import Random
 from typing import Any, Final, Self
 
 import anyio
@@ -33,8 +32,8 @@ from tricklecast.subscriber.media.joiner import JoinedFile, is_joined
 from tricklecast.subscriber.segment import Segment
 from tricklecast.subscriber.sinks import Output, SinkClosed, descriptor_sink, open_sink
 from tricklecast.trickle import errors, wire
-from tricklecast.trickle.backoff import Backoff
 from tricklecast.trickle.client.arguments import channel_urls
+from tricklecast.trickle.client.retry import RECONNECT_S
 from tricklecast.trickle.client.transport import TrickleTransport
 from tricklecast.trickle.errors import BrokenByPeer, Position, TrickleError
 from tricklecast.trickle.terminal import Bearer, RateMeter, Screen, count, rate, size, transferred
@@ -47,9 +46,6 @@ WAITING_S: Final = 2.0
 
 REPORT_S: Final = 1.0
 """How long the last event may take if its reader does not read, in seconds."""
-
-RECONNECT: Final = Backoff(base_s=0.5, cap_s=30.0)
-"""Between subscriptions; each of them has made its own, quicker retries."""
 
 
 class FailOn(StrEnum):
@@ -87,27 +83,25 @@ class Request:
     auth: Bearer | None = None
 
 
-async def run(request: Request, report: Report | None = None, rng: Random | None = None) -> Totals:
+async def run(request: Request, report: Report | None = None) -> Totals:
     """Receive a channel until its end, or until the time is over.
 
     Args:
         request: what to do.
         report: is told what happens; people, on standard error, by default.
-        rng: where jitter comes from.
 
     Raises:
         TrickleError: what ``Subscriber`` and the outputs raise. It is no error if the reader of a pipe leaves.
     """
-    return await _Run(request, report or Report(), rng or Random()).run()
+    return await _Run(request, report or Report()).run()
 
 
 class _Run:
     """One run of the command."""
 
-    def __init__(self, request: Request, report: Report, rng: Random) -> None:
+    def __init__(self, request: Request, report: Report) -> None:
         self._request = request
         self._report = report
-        self._rng = rng
         self._progress = Progress(channel_urls(request.url)[0].channel)
         self._notes: deque[str] = deque()
         self._retries: deque[str] = deque()
@@ -116,7 +110,6 @@ class _Run:
         self._output = open_output(request, self._notes.append)
         self._subscriber: Subscriber | None = None
         self._segment: Segment | None = None
-        self._failures = 0
 
     async def run(self) -> Totals:
         try:
@@ -172,49 +165,25 @@ class _Run:
         return "time" if scope.cancelled_caught else "channel"
 
     async def _receive(self, start: str | Position) -> None:
-        """Read to the end of the channel; after an error, begin again where it was, if the user wants that."""
+        """Read to the end of the channel."""
         request = self._request
         self._subscriber = subscriber = Subscriber(
             request.url,
             start=start,
             on_lag=request.on_lag,
             on_event=self._on_event,
-            wait_for_channel_s=request.wait_s,
+            wait_for_channel_s=None if request.reconnect else request.wait_s,
+            reconnect_s=None if request.reconnect else RECONNECT_S,
             transport=TrickleTransport(request.tls or True),
             auth=request.auth,
         )
         self._progress.statistics = subscriber.statistics
         async with subscriber:
-            while True:
-                try:
-                    async for segment in subscriber:
-                        await self._take(segment)
-                        self._failures = 0
-                    break
-                except BrokenByPeer as error:
-                    if not request.reconnect or _is_final(error):
-                        raise
-                    start = error.resume or start
-                    await self._pause(error, start)
-                await subscriber.seek(start)
+            async for segment in subscriber:
+                await self._take(segment)
         if missed := subscriber.missed_at_end:
             await self._tell_gap(missed, None)
         await self._output.ended(subscriber.missed_at_end)
-
-    async def _pause(self, error: BrokenByPeer, start: str | Position) -> None:
-        self._failures += 1
-        told_s = getattr(error, "retry_after", None) or 0.0
-        delay_s = RECONNECT.delay(self._failures, self._rng, floor_s=max(RECONNECT.base_s, told_s))
-        self._progress.state = "reconnecting"
-        await self._report.tell(
-            "reconnect",
-            f"warning: {error}; subscribing again in {delay_s:.1f} s at {start}",
-            error=name_of(error),
-            message=str(error),
-            start=str(start),
-            delay_s=delay_s,
-        )
-        await anyio.sleep(delay_s)
 
     async def _take(self, segment: Segment) -> None:
         self._segment = segment
@@ -261,6 +230,8 @@ class _Run:
         await self._report.tell("gap", text, missed=missed, before=before)
 
     def _on_event(self, event: SubscriberEvent) -> None:
+        if isinstance(event, Retrying):
+            self._progress.state = "reconnecting"
         if isinstance(event, Retrying | SkippedAhead):
             self._retries.append(str(event.error))
             self._noticed.set()

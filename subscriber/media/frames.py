@@ -31,14 +31,14 @@ from typing import TYPE_CHECKING, Any, Final, Literal, Self, cast
 import anyio
 from anyio import from_thread, to_thread
 
-from tricklecast.subscriber.client import Subscriber, may_help
+from tricklecast.subscriber.client import Subscriber
 from tricklecast.subscriber.core import OnLag, Start
 from tricklecast.subscriber.media.joiner import NotMedia
 from tricklecast.subscriber.segment import Segment
 from tricklecast.trickle.backoff import Backoff
 from tricklecast.trickle.client.arguments import URLs
 from tricklecast.trickle.client.tasks import BackgroundTask
-from tricklecast.trickle.errors import ChannelNotFound, InvalidInput, LocalProtocolError, Position, TrickleError
+from tricklecast.trickle.errors import InvalidInput, LocalProtocolError, Position, TrickleError
 from tricklecast.trickle.media.clock import read_prft, read_temi
 from tricklecast.trickle.media.containers import PACKET_BYTES, SNIFF_BYTES, Container, sniff
 from tricklecast.trickle.media.demux import FORMATS, SampleGuard, UnsafeMedia, demuxed
@@ -55,9 +55,6 @@ logger = logging.getLogger("tricklecast.subscriber")
 
 FRAMES_AHEAD: Final = 4
 """Decoded frames that may wait for the program."""
-
-FOREVER_S: Final = 1e9
-"""How long ``reconnect=True`` waits for a channel, in seconds: 31 years."""
 
 PICTURES_AHEAD: Final = 2
 SOUNDS_AHEAD: Final = 256
@@ -191,9 +188,9 @@ def frames(
     if format is not None:
         _check_format(format)
     if reconnect:
-        if subscriber.keys() & {"wait_for_channel_s", "transport"}:
+        if subscriber.keys() & {"wait_for_channel_s", "reconnect_s", "transport"}:
             raise InvalidInput("reconnect=True waits without a limit; it takes client=, not transport=")
-        subscriber["wait_for_channel_s"] = FOREVER_S
+        subscriber |= {"wait_for_channel_s": None, "reconnect_s": None}
         if Start.parse(start).reads_all:  # later subscribers begin at positions
             subscriber.setdefault("on_lag", OnLag.EARLIEST)
     decoding = _Decoding(kinds, {"audio"} if audio == "packets" else set(), format)
@@ -320,31 +317,27 @@ class FrameReader:
             self._notify()
 
     async def _read_life(self) -> None:
-        """Read until the channel ends; with ``reconnect=True``, or until its subscriber gives up."""
+        """Read until the channel ends."""
         before = self._counts.segments
         subscriber = self._subscribe(start=self._start)
-        is_ended = True
         try:
             async with subscriber:
                 async for segment in subscriber:
+                    if segment.restarted and self._reconnects and self._is_in_life:
+                        await self._flush()
+                        await self._finish_life()
                     await self._read(segment)
-                self._missed_at_end = subscriber.missed_at_end
-                self._counts.missed += subscriber.missed_at_end
-        except TrickleError as error:
-            if not (self._reconnects and may_help(error)):
-                await self._flush()
-                raise
-            is_ended = isinstance(error, ChannelNotFound)
-            logger.warning("%s; reading goes on as soon as possible", error)
-        self._failures = 0 if self._counts.segments > before else self._failures + 1
-        if is_ended:
+        finally:
             await self._flush()
+        self._missed_at_end = subscriber.missed_at_end
+        self._counts.missed += subscriber.missed_at_end
         if self._reconnects:
+            self._failures = 0 if self._counts.segments > before else self._failures + 1
             # A subscriber waits at the end of the life that it knows. If it ended without a segment, another life
             # has begun and ended meanwhile: all of that one is new.
-            is_other = is_ended and self._failures and isinstance(self._start, Position)
+            is_other = self._failures and isinstance(self._start, Position)
             self._start = "current" if is_other else subscriber.position or self._start
-            if is_ended and self._is_in_life:
+            if self._is_in_life:
                 await self._finish_life()
             if self._failures:
                 await anyio.sleep(Backoff().delay(self._failures, Random()))

@@ -83,7 +83,7 @@ class Channel:
         """Publish through a storm, and then once more in fine weather."""
         rng = Random(f"{SEED} {self.name}")
         with patch("tricklecast.publisher.client.Random", lambda: Short(1)):
-            publisher = Publisher(url, **self.options)
+            publisher = Publisher(url, outage_s=None, **self.options)
         async with publisher:
             async with anyio.create_task_group() as tasks:
                 while not over.is_set():
@@ -188,7 +188,6 @@ def real() -> Iterator[TestServer]:
 def patient(monkeypatch: pytest.MonkeyPatch) -> None:
     """A busy machine takes a while to start a server again, and a publisher whose retries hardly wait gives up soon."""
     monkeypatch.setattr(core, "OUTAGE_S", WITHIN_S)
-    monkeypatch.setattr(core, "OUTAGE_LIMIT_S", WITHIN_S)
 
 
 async def confirmed_more(channels: list[Channel]) -> None:

@@ -13,9 +13,9 @@ from tests.support.dice import TopRandom, ZeroRandom
 from tricklecast.publisher.core import (
     BACKWARDS,
     BUSY_RETRIES,
+    FIRST_RETRIES,
     LONG_S,
     OUTAGE_DELAY_S,
-    OUTAGE_LIMIT_S,
     OUTAGE_S,
     Advance,
     Closed,
@@ -32,9 +32,9 @@ from tricklecast.publisher.core import (
     parse_start,
 )
 from tricklecast.trickle import errors, wire
-from tricklecast.trickle.backoff import RetryBudget
+from tricklecast.trickle.backoff import CAP_S, RetryBudget
 from tricklecast.trickle.client.answers import Answer, ExchangeOutcome, Lost
-from tricklecast.trickle.client.retry import MAX_RETRY_AFTER_S, MIN_DELAY_S
+from tricklecast.trickle.client.retry import MAX_RETRY_AFTER_S, MIN_DELAY_S, RECONNECT_S
 from tricklecast.trickle.errors import ConnectionLost, LocalProtocolError, Refused
 
 IDLE = Progress()
@@ -1136,7 +1136,47 @@ def test_an_outage_is_outlasted_for_a_stated_time(lost: Lost, lived_s: float, rn
     while (next_s := clock.after_loss(lost, lived_s, known=False)) is not None:
         delay_s = next_s
         passed_s += delay_s + in_vain_s
-    assert OUTAGE_LIMIT_S <= passed_s < OUTAGE_LIMIT_S + delay_s + in_vain_s
+    assert RECONNECT_S <= passed_s < RECONNECT_S + delay_s + in_vain_s
+
+
+@pytest.mark.parametrize("outage_s", [0.0, 5.0, 3600.0])
+def test_how_long_an_outage_may_last_is_a_setting(outage_s: float) -> None:
+    """It costs one retry however long it is, and the delays stay long enough for few requests."""
+    budget = RetryBudget(reserve=1)
+    clock = RetryClock(Random(1), budget=budget, outage_s=outage_s)
+    delays = []
+    while (delay_s := clock.after_loss(CUT, 0.0, known=False)) is not None:
+        delays.append(delay_s)
+    assert outage_s <= sum(delays) <= outage_s + CAP_S
+    assert len(delays) <= FIRST_RETRIES + OUTAGE_S / OUTAGE_DELAY_S + outage_s / 3
+    assert budget.tokens == (0 if outage_s > OUTAGE_S else 1)
+    clock.published()
+    assert (clock.after_loss(CUT, 0.0, known=False) is None) == (outage_s == 0)
+
+
+def test_a_publisher_without_end_never_stops_for_a_failure() -> None:
+    """An empty budget slows it down, and it obeys any ``Retry-After``."""
+    clock = RetryClock(Random(1), budget=RetryBudget(0, 0), outage_s=None)
+    outage = [clock.after_loss(CUT, 0.0, known=False) for _ in range(2000)]
+    assert sum(delay_s or 0.0 for delay_s in outage) >= 2000 * CAP_S / 4
+    assert all(delay_s is not None for delay_s in outage)
+    assert (clock.after_answer(Refused(429), 0.0) or 0.0) >= CAP_S / 2
+    assert (clock.after_answer(Refused(503, retry_after=1000.0), 0.0) or 0.0) >= 1000.0
+
+
+def test_a_server_that_is_back_is_asked_quickly_again() -> None:
+    """The delays begin anew once the position is known, not only when a segment is published."""
+    plan, ticket = started(rng=TopRandom())
+    plan.on_post(ticket, lost(), IDLE)
+    delays = []
+    for _ in range(6):
+        verdict = plan.on_located(lost(connected=False), 5)
+        assert isinstance(verdict, RetryAfter)
+        delays.append(verdict.delay_s)
+    assert located(plan, answer(200, Latest=6, Epoch=1)) == Advance()
+    again = plan.on_post(ticket.again(), lost(), IDLE)
+    assert isinstance(again, RetryAfter)
+    assert again.delay_s <= delays[0] < delays[-1]
 
 
 @pytest.mark.parametrize("status", [500, 502, 503, 504])
@@ -1148,7 +1188,7 @@ def test_a_proxy_that_stands_alone_is_the_same_outage(status: int) -> None:
         delays.append([])
         while (delay_s := _fail(clock, status if proxied else None)) is not None:
             delays[-1].append(delay_s)
-        assert sum(delays[-1]) >= OUTAGE_LIMIT_S
+        assert sum(delays[-1]) >= RECONNECT_S
     assert delays[0] == delays[1]
     clock = RetryClock(TopRandom(), budget=RetryBudget(reserve=0))
     assert clock.after_answer(Refused(status, retry_after=1.0), 0.0) is None

@@ -18,9 +18,9 @@ from hypothesis.stateful import (
 
 from tricklecast.publisher.core import (
     FIRST_RETRIES,
+    LONG_OUTAGE_DELAY_S,
     LONG_S,
     OUTAGE_DELAY_S,
-    OUTAGE_LIMIT_S,
     OUTAGE_S,
     Advance,
     Plan,
@@ -34,7 +34,7 @@ from tricklecast.publisher.core import (
 from tricklecast.trickle import errors, wire
 from tricklecast.trickle.backoff import BUDGET_RATIO, BUDGET_RESERVE
 from tricklecast.trickle.client.answers import Answer, ExchangeOutcome, Lost
-from tricklecast.trickle.client.retry import MIN_DELAY_S
+from tricklecast.trickle.client.retry import MIN_DELAY_S, RECONNECT_S
 from tricklecast.trickle.errors import TrickleError
 
 MAX_IN_FLIGHT: Final = 3
@@ -88,6 +88,7 @@ class Publishing(RuleBasedStateMachine):
         self.requests = self.tickets = self.segments = self.fates = self.long = self.lost = self.paid = 0
         self.free = 0
         self.outage_s = 0.0
+        self.is_outage_paid = False
         self.held = False
         self.confirmed = -1
         self.keys: set[str] = set()
@@ -291,7 +292,8 @@ class Publishing(RuleBasedStateMachine):
     def requests_are_bounded(self) -> None:
         # Of what waits, only what was lost in the first seconds of an outage is free, and what follows a long quiet.
         assert self.paid <= BUDGET_RESERVE + BUDGET_RATIO * self.segments
-        assert self.free <= (FIRST_RETRIES + OUTAGE_S / OUTAGE_DELAY_S + 1) * (self.segments + self.long + 1)
+        outage = FIRST_RETRIES + OUTAGE_S / OUTAGE_DELAY_S + (RECONNECT_S - OUTAGE_S) / LONG_OUTAGE_DELAY_S + 2
+        assert self.free <= outage * (self.segments + self.long + 1)
         # Each such event is followed by one question for the position and one retry of all that was open.
         together = MAX_IN_FLIGHT + self.depth
         events = self.paid + self.free + self.long + self.lost
@@ -337,7 +339,7 @@ class Publishing(RuleBasedStateMachine):
                 stored = errors.header_int(outcome.headers, wire.SIZE)
                 assert stored is None or stored >= size, "what the server has not stored was not published"
                 self.segments += 1
-                self.outage_s = 0.0
+                self.outage_s, self.is_outage_paid = 0.0, False
                 self.confirmed = max(self.confirmed, seq)
                 self._finish(request)
             case Advance(None, error):
@@ -371,11 +373,13 @@ class Publishing(RuleBasedStateMachine):
         else:
             in_vain_s = outcome.waited_s if outcome.connected else lived_s
         if isinstance(outcome, Lost) and outcome.connected and not in_vain_s and lived_s >= LONG_S:
-            self.outage_s = 0.0
+            self.outage_s, self.is_outage_paid = 0.0, False
         elif not known:
-            assert self.outage_s < OUTAGE_LIMIT_S, "somebody has to know"
-            self.paid += self.outage_s >= OUTAGE_S
-            self.free += self.outage_s < OUTAGE_S
+            assert self.outage_s < RECONNECT_S, "somebody has to know"
+            pays = self.outage_s >= OUTAGE_S and not self.is_outage_paid
+            self.paid += pays
+            self.free += not pays
+            self.is_outage_paid |= pays
         self.outage_s += 0.0 if known else delay_s + in_vain_s
 
     def _check_stop(self, verdict: Stop) -> None:

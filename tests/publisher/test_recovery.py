@@ -35,7 +35,6 @@ def server() -> Iterator[LocalServer]:
 def patient(monkeypatch: pytest.MonkeyPatch) -> None:
     """A busy machine takes a while to start a server again, and a publisher whose retries hardly wait gives up soon."""
     monkeypatch.setattr(core, "OUTAGE_S", WITHIN_S)
-    monkeypatch.setattr(core, "OUTAGE_LIMIT_S", WITHIN_S)
 
 
 async def get(server: LocalServer, channel: str, seq: int | str) -> httpx.Response:

@@ -15,10 +15,11 @@ from tests.publisher.fakes import Trickle, publisher
 from tests.support.peers import Peer, fake_server, run
 from tricklecast.publisher import Segment, client, segments
 from tricklecast.publisher.client import SILENCE_S
-from tricklecast.publisher.core import FIRST_RETRIES, OUTAGE_LIMIT_S
+from tricklecast.publisher.core import FIRST_RETRIES
 from tricklecast.trickle import errors
 from tricklecast.trickle.client import answers
 from tricklecast.trickle.client.answers import Answered, Lost
+from tricklecast.trickle.client.retry import RECONNECT_S
 
 SHORT = httpx.Timeout(connect=5.0, write=0.1, read=0.1, pool=None)
 """A tenth of a second in which nothing comes stands for the real limit: the publisher counts that one."""
@@ -90,7 +91,7 @@ def test_a_live_encoder_hears_of_a_server_that_hangs(depth: int) -> None:
                 made = await encode(pub)
                 assert isinstance(pub.error, errors.ConnectionLost)
                 log = trickle.log[before:]
-                assert 1 < log.count("GET next") <= OUTAGE_LIMIT_S / SILENCE_S
+                assert 1 < log.count("GET next") <= RECONNECT_S / SILENCE_S
                 assert len([line for line in log if line.startswith("POST")]) <= 3 + depth + FIRST_RETRIES
                 for segment in made:
                     with pytest.raises((errors.SegmentDropped, errors.ConnectionLost)):

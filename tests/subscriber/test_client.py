@@ -20,11 +20,11 @@ from tests.support.local import local_server
 from tests.support.waiting import eventually
 from tests.trickle.client.test_connection import unused_port
 from tricklecast.subscriber import Segment, Subscriber, TrickleTransport
-from tricklecast.subscriber.core import REJOIN_WAIT_S
 from tricklecast.subscriber.events import Retrying
 from tricklecast.subscriber.fetch import CHECK_WAITS, Runtime
 from tricklecast.trickle import wire
 from tricklecast.trickle.backoff import BUDGET_RESERVE, CAP_S
+from tricklecast.trickle.client.retry import RECONNECT_S
 from tricklecast.trickle.errors import (
     ChannelNotFound,
     ClosedHere,
@@ -511,9 +511,9 @@ class TestFaults:
             async with subscribed(handler, start=0, runtime=slept.runtime) as (subscriber, server):
                 with pytest.raises(Refused):
                     await anext(subscriber)
-                assert slept.runtime.now() - begun >= REJOIN_WAIT_S
-                assert sum(slept.delays) < REJOIN_WAIT_S + CAP_S
-                assert len(server.tails) == len(slept.delays) + 1 < 20
+                assert slept.runtime.now() - begun >= RECONNECT_S
+                assert sum(slept.delays) < RECONNECT_S + CAP_S
+                assert len(server.tails) == len(slept.delays) + 1 < 30
 
         run(main)
 
@@ -696,7 +696,7 @@ class TestCutSegments:
             async with subscribed(Exchange.closed_by_client, start=start, **options) as (subscriber, server):
                 with pytest.raises(ConnectionLost, match=r"no answer within 0\.02 s") as caught:
                     await anext(subscriber)
-                assert slept.runtime.now() - begun >= REJOIN_WAIT_S
+                assert slept.runtime.now() - begun >= RECONNECT_S
                 assert len(slept.delays) == sum(isinstance(event, Retrying) for event in events)
                 asked = len(server.tails)
                 with pytest.raises(ConnectionLost):

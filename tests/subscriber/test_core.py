@@ -11,10 +11,10 @@ import pytest
 from tricklecast.subscriber.core import (
     HEAD_RECHECKS,
     JOIN_BACKOFF,
+    JOIN_TRIES,
     MAX_CUT_S,
     REFRESH_S,
     REFRESH_SPREAD,
-    REJOIN_WAIT_S,
     Advance,
     AnyStart,
     Ask,
@@ -28,9 +28,9 @@ from tricklecast.subscriber.core import (
     Start,
     Stop,
 )
-from tricklecast.trickle.backoff import Backoff, RetryBudget
+from tricklecast.trickle.backoff import CAP_S, Backoff, RetryBudget
 from tricklecast.trickle.client.answers import Answer
-from tricklecast.trickle.client.retry import MAX_RETRY_AFTER_S, MIN_DELAY_S
+from tricklecast.trickle.client.retry import MAX_RETRY_AFTER_S, MIN_DELAY_S, RECONNECT_S
 from tricklecast.trickle.errors import (
     ChannelNotFound,
     ConnectionLost,
@@ -220,10 +220,12 @@ class TestJoining:
     def test_a_missing_channel_can_be_waited_for(self) -> None:
         """With time given, a 404 is asked again later and later, until the time is over."""
         driver = Driver(5, wait_for_channel_s=30)
-        delays = [retry(driver.answer(404)).delay_s for _ in range(200)]
+        delays = [retry(driver.answer(404)).delay_s for _ in range(JOIN_TRIES)]
         assert all(MIN_DELAY_S <= delay <= MIN_DELAY_S + JOIN_BACKOFF.cap_s for delay in delays)
         assert max(delays) > JOIN_BACKOFF.cap_s / 2
-        assert driver.cursor.ask() == Ask(5, 201)
+        assert driver.cursor.ask() == Ask(5, JOIN_TRIES + 1)
+        slow = [retry(driver.answer(404)).delay_s for _ in range(100)]
+        assert CAP_S / 2 < max(slow) <= MIN_DELAY_S + CAP_S
         driver.now += 30
         assert isinstance(stopped(driver.answer(404)), ChannelNotFound)
 
@@ -261,7 +263,7 @@ class TestJoining:
         driver = Driver()
         retry(driver.lost(taken=True))
         retry(driver.lost(connected=False))
-        driver.now += REJOIN_WAIT_S
+        driver.now += RECONNECT_S
         assert stopped(driver.lost(connected=False)) is LOST
 
     def test_a_server_can_be_waited_for(self) -> None:
@@ -853,7 +855,7 @@ class TestFailing:
             assert MIN_DELAY_S <= outcome.delay_s <= MIN_DELAY_S + Backoff().cap_s
             driver.now += 1
         assert isinstance(stopped(outcome), ConnectionLost | Refused)
-        assert driver.now == 1000 + REJOIN_WAIT_S
+        assert driver.now == 1000 + RECONNECT_S
         assert budget.tokens == 1
 
     @pytest.mark.parametrize("look", ["gone", "lost", 502])
@@ -901,10 +903,42 @@ class TestFailing:
         driver.read(0)
         driver.lost()
         retry(driver.answer(404))
-        driver.now += REJOIN_WAIT_S - 0.1
+        driver.now += RECONNECT_S - 0.1
         retry(driver.answer(404))
         driver.now += 0.1
         assert isinstance(stopped(driver.answer(404)), ChannelNotFound)
+
+    def test_how_long_is_a_setting(self) -> None:
+        """A server that was there is waited for as long as the user says, one that never was for no longer."""
+        for reconnect_s in (0.0, 5.0, 3600.0):
+            driver = Driver(reconnect_s=reconnect_s)
+            assert stopped(driver.lost(connected=False)) is LOST
+            driver = Driver(reconnect_s=reconnect_s)
+            driver.read(0)
+            requests = 0
+            while isinstance(outcome := driver.lost(connected=False), RetryAfter):
+                requests += 1
+                driver.now += outcome.delay_s
+            assert reconnect_s <= driver.now - 1000 <= reconnect_s + CAP_S
+            assert requests <= 12 + 1.5 * JOIN_TRIES + reconnect_s / 3
+
+    @pytest.mark.parametrize("look", ["gone", "lost", 502, 404, 429, 503])
+    def test_a_reader_without_end_never_stops_for_a_failure(self, look: Look) -> None:
+        """Not for a channel that the server has dropped, nor an empty budget, which slows it down."""
+        driver = Driver(wait_for_channel_s=None, reconnect_s=None, budget=RetryBudget(0.2, 2))
+        for _ in range(2000):
+            driver.now += retry(driver.fails(look)).delay_s
+        driver.read(0)
+        began, delays = driver.now, []
+        for seq in range(1, 200):  # it fails again and again
+            driver.answer(200, seq=seq)
+            assert driver.cursor.broken(LOST) is None
+            delays.append(retry(driver.fails(look)).delay_s)
+            driver.now += delays[-1]
+        assert driver.now - began >= 190 * CAP_S / 4
+        assert retry(driver.answer(503, retry_after=1000)).delay_s >= 1000
+        for final in (401, 403):
+            assert isinstance(stopped(driver.answer(final)), Refused)
 
     def test_404_at_another_node_is_waited_for_a_little(self) -> None:
         """The node that was lost may have had the channel. A reader that no node has answered yet does not wait."""
@@ -945,7 +979,7 @@ class TestFailing:
         delays = []
         for _ in range(20):
             delays.append(retry(driver.lost(connected=False)).delay_s)
-            driver.now += REJOIN_WAIT_S / 20 - 0.01
+            driver.now += RECONNECT_S / 20 - 0.01
         assert budget.tokens == 2
         assert max(delays) <= MIN_DELAY_S + JOIN_BACKOFF.cap_s
         retry(driver.answer(404))
@@ -1083,7 +1117,7 @@ class TestLives:
         """A head that stays behind, with the same name, or of which nothing was written since the start."""
         driver = self.at(start=4)
         driver.answer(470, latest=3, earliest=0, life=life)
-        driver.now += REJOIN_WAIT_S
+        driver.now += RECONNECT_S
         assert resync(driver.answer(470, latest=3, earliest=0, life=life)).seq == 3
 
     @pytest.mark.parametrize("start", ["3@1:a", "-4", "next", "current"])
@@ -1155,7 +1189,7 @@ class TestLives:
         """Then the publisher is not coming back, and the reader goes where the head is."""
         driver = self.at()
         driver.answer(470, latest=3, earliest=0, life="b")
-        driver.now += REJOIN_WAIT_S
+        driver.now += RECONNECT_S
         assert resync(driver.answer(470, latest=3, earliest=0, life="b")).seq == 3
 
     @pytest.mark.parametrize(("on_lag", "seq", "gap"), [(OnLag.LIVE, 2, 2), (OnLag.EARLIEST, 1, 1)])

@@ -13,7 +13,6 @@ from hypothesis import strategies as st
 from tricklecast.subscriber.core import (
     MAX_CUT_S,
     REFRESH_S,
-    REJOIN_WAIT_S,
     Advance,
     AnyStart,
     Ask,
@@ -30,7 +29,7 @@ from tricklecast.subscriber.core import (
 from tricklecast.trickle import wire
 from tricklecast.trickle.backoff import BUDGET_RATIO, BUDGET_RESERVE, CAP_S
 from tricklecast.trickle.client.answers import Answer
-from tricklecast.trickle.client.retry import MAX_RETRY_AFTER_S, MIN_DELAY_S
+from tricklecast.trickle.client.retry import MAX_RETRY_AFTER_S, MIN_DELAY_S, RECONNECT_S
 from tricklecast.trickle.errors import ConnectionLost, Position, TrickleError
 
 seqs = st.integers(0, 30)
@@ -372,7 +371,7 @@ def test_waiting_for_a_channel_ends(seed: int, wait_s: float, lost_before: bool,
         if run.over:
             break
     was_there = lost_before or looks[0] == Reply(502, {})
-    limit_s = max(wait_s, REJOIN_WAIT_S) if was_there else wait_s
+    limit_s = max(wait_s, RECONNECT_S) if was_there else wait_s
     assert run.now - began <= limit_s + MIN_DELAY_S + CAP_S
     # On average a request per second once the delays have grown; this bound is 10 standard deviations away.
     assert run.requests - before <= 12 + 2.5 * limit_s

@@ -16,12 +16,16 @@ because a server was restarted.
   All of its failures together cost one token, and the client waits for a limited time (:class:`Outage`). If each
   failure cost a token, a restart that takes half a minute would empty the budget, and the client would give up.
 
+*Without end.* A client may be told to go on for ever. The budget then does not end it, but slows it down: a retry that
+the budget cannot pay waits for at least half of the longest delay.
+
 *Invariants.* No request is repeated at once: each retry waits for a random delay of at least :data:`MIN_DELAY_S`, on
-top of ``Retry-After`` if the server sent one. The budget never goes below zero: a retry that it cannot pay is not made.
+top of ``Retry-After`` if the server sent one. The budget never goes below zero: it pays for a retry, or does not.
 """
 
 from __future__ import annotations
 
+import math
 from random import Random
 from typing import Final
 
@@ -33,6 +37,15 @@ MIN_DELAY_S: Final = 0.05
 MAX_RETRY_AFTER_S: Final = 300.0
 """A client gives up if the server asks it to wait longer than this: live media would be stale by then."""
 
+RECONNECT_S: Final = 60.0
+"""How long both clients wait by default for a server that was there and is away: a restart takes less, also of a large
+data directory. Live media would be stale later."""
+
+
+def limit_of(reconnect_s: float | None) -> float:
+    """Turn a client's argument into a limit: ``None`` is "for ever"."""
+    return math.inf if reconnect_s is None else reconnect_s
+
 
 class Retries:
     """Failures in a row, the delays after them, and the budget that pays for retries.
@@ -40,21 +53,29 @@ class Retries:
     Args:
         backoff: delays before retries.
         budget: pays for retries.
+        endless: a retry that the budget cannot pay is slowed down, and made.
 
     Attributes:
         failures: number of failures in a row.
     """
 
-    __slots__ = ("_backoff", "_budget", "failures")
+    __slots__ = ("_backoff", "_budget", "_is_broke", "endless", "failures")
 
-    def __init__(self, backoff: Backoff | None = None, budget: RetryBudget | None = None) -> None:
+    def __init__(
+        self, backoff: Backoff | None = None, budget: RetryBudget | None = None, *, endless: bool = False
+    ) -> None:
         self.failures = 0
+        self.endless: Final = endless
         self._backoff = backoff or Backoff()
         self._budget = budget or RetryBudget()
+        self._is_broke = False  # the last retry was not paid, and is made
 
     def pay(self) -> bool:
-        """Take one retry out of the budget; ``False`` (and nothing taken) if there is none left."""
-        return self._budget.spend()
+        """Take one retry out of the budget; ``False`` (and nothing taken) if there is none left, and no retry is to
+        be made."""
+        is_paid = self._budget.spend()
+        self._is_broke = self.endless and not is_paid
+        return is_paid or self.endless
 
     def earn(self) -> None:
         """Count a request that succeeded: the budget grows."""
@@ -73,7 +94,13 @@ class Retries:
             floor_s: the value of ``Retry-After``; the jitter comes on top of it.
             backoff: delays instead of the usual ones.
         """
-        return max(MIN_DELAY_S, (backoff or self._backoff).delay(max(1, self.failures), rng, floor_s=floor_s))
+        delay_s = (backoff or self._backoff).delay(max(1, self.failures), rng, floor_s=floor_s)
+        return self.slowed(max(MIN_DELAY_S, delay_s), rng)
+
+    def slowed(self, delay_s: float, rng: Random) -> float:
+        """Return the delay, or a long one if the last retry was not paid."""
+        cap_s = self._backoff.cap_s
+        return max(delay_s, rng.uniform(cap_s / 2, cap_s)) if self._is_broke else delay_s
 
     def refused(
         self, rng: Random, retry_after_s: float | None = None, limit_s: float = MAX_RETRY_AFTER_S
@@ -86,7 +113,7 @@ class Retries:
             limit_s: the longest wait that the client accepts, in seconds. If the server asks for a longer one, the
                 client gives up, and the budget pays nothing.
         """
-        if (retry_after_s or 0.0) > limit_s or not self.pay():
+        if ((retry_after_s or 0.0) > limit_s and not self.endless) or not self.pay():
             return None
         self.failures += 1
         return self.delay_s(rng, retry_after_s)
@@ -97,14 +124,15 @@ class Outage:
 
     Attributes:
         lost: a server that was there before has failed.
+        tries: waits since the first failure.
     """
 
-    __slots__ = ("_since", "_tries", "lost")
+    __slots__ = ("_since", "lost", "tries")
 
     def __init__(self) -> None:
         self.lost = False
+        self.tries = 0
         self._since: float | None = None  # when the first wait began
-        self._tries = 0  # waits since then
 
     @property
     def is_first(self) -> bool:
@@ -132,12 +160,12 @@ class Outage:
         self._since = now if self._since is None else self._since
         if now >= self._since + limit_s:
             return None
-        self._tries += 1
-        return backoff.delay(self._tries, rng, floor_s=MIN_DELAY_S)
+        self.tries += 1
+        return backoff.delay(self.tries, rng, floor_s=MIN_DELAY_S)
 
     def restart(self) -> None:
         """Let the time begin anew: the client waits for something else from now on."""
-        self._since, self._tries = None, 0
+        self._since, self.tries = None, 0
 
     def over(self) -> None:
         """End the outage: the server is there."""

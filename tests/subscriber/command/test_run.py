@@ -7,7 +7,6 @@ import json
 import re
 from dataclasses import fields
 from pathlib import Path
-from random import Random
 from typing import Any
 
 import anyio
@@ -67,7 +66,7 @@ def heard(handler: Handler, path: Path | str | None = None, **options: Any) -> H
 
     async def main() -> None:
         async with fake(handler) as server:
-            await run_command(Request(server.url, None if path is None else str(path), **options), events, Random(1))
+            await run_command(Request(server.url, None if path is None else str(path), **options), events)
 
     run(main)
     return events
@@ -268,8 +267,8 @@ class TestEvents:
 
 
 class TestReconnecting:
-    def test_it_goes_on_where_it_ended(self, tmp_path: Path) -> None:
-        """After an error that would have been the end; the numbers are those of all subscriptions."""
+    def test_it_goes_on_where_it_was(self, tmp_path: Path) -> None:
+        """After an error that would have been the end, which is told as a retry."""
         missing = 1
 
         async def handler(exchange: Exchange) -> None:
@@ -286,37 +285,10 @@ class TestReconnecting:
                     await exchange.empty(closed="terminated")
 
         events = heard(handler, tmp_path / "out", start="0", reconnect=True)
-        (again,) = events.of("reconnect")
-        assert (again["error"], again["start"]) == ("ChannelNotFound", "1@3")
-        assert again["delay_s"] > 0.25
+        (again,) = events.of("retry")
+        assert (again["retries"], "404" in again["error"]) == (1, True)
         assert (tmp_path / "out").read_bytes() == b"zeroone"
         assert events.of("end")[0]["totals"]["segments"] == 2
-
-    def test_the_server_s_word_counts_for_it_too(self) -> None:
-        """Sent away for longer than a subscriber waits, the next one does not come any sooner."""
-
-        class Enough(TrickleError):
-            pass
-
-        class UpToThere(Heard):
-            async def tell(self, event: str, *lines: str, **fields: object) -> None:
-                await super().tell(event, *lines, **fields)
-                if event == "reconnect":
-                    raise Enough
-
-        async def handler(exchange: Exchange) -> None:
-            await exchange.text(503, "Limit reached: readers", Retry_After=400)
-
-        async def main() -> None:
-            async with fake(handler) as server:
-                with pytest.raises(Enough):
-                    await run_command(Request(server.url, None, start="0", reconnect=True), events, Random(1))
-                assert len(server.exchanges) == 1
-
-        events = UpToThere()
-        run(main)
-        (again,) = events.of("reconnect")
-        assert 400 < again["delay_s"] <= 400 + 30
 
     def test_what_the_user_did_wrong_stays_wrong(self) -> None:
         """No wait makes it better."""

@@ -32,9 +32,9 @@ from tricklecast.publisher.steps import SegmentEnd
 from tricklecast.subscriber.client import Subscriber
 from tricklecast.subscriber.media.frames import FRAMES_AHEAD, PICTURES_AHEAD, Frame, FrameReader, _Decoding, frames
 from tricklecast.subscriber.media.joiner import NotMedia
+from tricklecast.testing import server
 from tricklecast.trickle.errors import (
     ChannelNotFound,
-    ConnectionLost,
     InvalidInput,
     LocalProtocolError,
     Refused,
@@ -534,35 +534,50 @@ async def test_a_loop_that_reconnects_goes_on_over_lives(url: str, tmp_path: Pat
                     break
 
 
-async def test_a_reader_that_reconnects_survives_an_outage(
+async def test_a_reader_that_reconnects_ends_at_a_refusal_for_good(
     url: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Where a subscriber gives up, another one goes on behind the last segment. A refusal for good is an error."""
-    segments = segments_of(make_clip(tmp_path / "clip.mp4", audio=None))
-    errors: list[tuple[int, Exception]] = [(1, ConnectionLost()), (1, ConnectionLost()), (2, Refused(503))]
+    """What was decoded until then is read first."""
     settled = Subscriber._settled
 
     async def failing(subscriber: Subscriber) -> Any:
-        if subscriber.position is not None and errors and subscriber.position.seq == errors[0][0]:
-            raise subscriber._failed(errors.pop(0)[1])
+        if subscriber.position is not None and subscriber.position.seq == 2:
+            raise subscriber._failed(Refused(403))
         return await settled(subscriber)
 
     monkeypatch.setattr(Subscriber, "_settled", failing)
-    await publish(url, segments)
+    await publish(url, segments_of(make_clip(tmp_path / "clip.mp4", audio=None)))
     with anyio.fail_after(WITHIN_S):
         async with frames(url, start="earliest", reconnect=True) as reader:
-            found = [await reader.next() for _ in range(75)]
-            assert await reader.next() is None
-    assert not errors
-    assert len({frame.pts for frame in found if frame}) == 75
-    errors.append((0, Refused(403)))
-    with anyio.fail_after(WITHIN_S):
-        async with frames(url, start=0, reconnect=True) as reader:
+            found = [await reader.next() for _ in range(50)]
             with pytest.raises(Refused):
                 await reader.next()
+    assert all(frame is not None for frame in found)
 
 
-@pytest.mark.parametrize("options", [{"wait_for_channel_s": 5}, {"transport": None}])
+async def test_a_life_ends_where_the_channel_begins_anew(tmp_path: Path) -> None:
+    """On a server that was restarted, another publisher begins: ``next`` says where the former life ended."""
+    segments = segments_of(make_clip(tmp_path / "clip.mp4", audio=None))
+    with server() as running, anyio.fail_after(WITHIN_S):
+        url = running.url("cam")
+        async with frames(url, start="earliest", reconnect=True) as reader:
+            publisher = await Publisher(url).open()
+            await publisher.publish(segments[0])
+            first = await reader.next()
+            await publisher.detach()
+            await anyio.to_thread.run_sync(running.kill)
+            await anyio.to_thread.run_sync(running.restart)
+            async with Publisher(url) as publisher:
+                await publisher.publish(segments[0])
+                while (frame := await reader.next()) is not None:
+                    first = frame
+                again = await reader.next()
+    assert first is not None
+    assert again is not None
+    assert (first.restarted, again.restarted) == (False, True)
+
+
+@pytest.mark.parametrize("options", [{"wait_for_channel_s": 5}, {"reconnect_s": 5}, {"transport": None}])
 def test_a_reader_that_reconnects_makes_its_own_subscribers(options: dict[str, Any]) -> None:
     """It waits without a limit, and a transport ends with its subscriber."""
     with pytest.raises(InvalidInput, match="reconnect=True"):

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+import math
 from random import Random
 
 from tests.support.dice import TopRandom, ZeroRandom
 from tricklecast.trickle.backoff import Backoff, RetryBudget
-from tricklecast.trickle.client.retry import MAX_RETRY_AFTER_S, MIN_DELAY_S, Outage, Retries
+from tricklecast.trickle.client.retry import MAX_RETRY_AFTER_S, MIN_DELAY_S, Outage, Retries, limit_of
 
 
 def wait(outage: Outage, now: float, limit_s: float = 10.0) -> float | None:
@@ -37,6 +38,24 @@ def test_a_refusal_is_paid_for() -> None:
     assert retries.failures == 0
     assert retries.refused(TopRandom(), 11.0, limit_s=10.0) is None
     assert retries.pay()
+
+
+def test_a_client_without_end_is_slowed_down_by_an_empty_budget() -> None:
+    """It obeys any ``Retry-After``; a retry that is not paid waits for at least half of the longest delay."""
+    retries = Retries(Backoff(1, 8), RetryBudget(1, 1), endless=True)
+    assert retries.refused(ZeroRandom(), MAX_RETRY_AFTER_S + 1) == MAX_RETRY_AFTER_S + 1
+    for _ in range(3):
+        assert retries.refused(ZeroRandom()) == 4.0
+        assert retries.slowed(1.0, ZeroRandom()) == 4.0
+        assert retries.slowed(5.0, ZeroRandom()) == 5.0
+    retries.succeeded()
+    assert retries.pay()
+    assert retries.slowed(1.0, ZeroRandom()) == 1.0
+
+
+def test_no_limit_is_for_ever() -> None:
+    """A limit is one; ``None`` is none."""
+    assert (limit_of(5.0), limit_of(None)) == (5.0, math.inf)
 
 
 def test_an_outage_is_paid_for_once() -> None:
