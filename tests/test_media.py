@@ -178,7 +178,7 @@ async def test_a_relay_that_reconnects_outlives_the_end_of_its_target(
     """If the target cannot be ended with the source, that is told; without ``reconnect`` it is an error."""
     told = anyio.Event()
 
-    async def failing(publisher: MediaPublisher, *error: object) -> None:
+    async def failing(publisher: MediaPublisher, *error: Any) -> None:
         await leave(publisher, *error)
         told.set()
         raise ConnectionLost

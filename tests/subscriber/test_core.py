@@ -940,6 +940,17 @@ class TestFailing:
         for final in (401, 403):
             assert isinstance(stopped(driver.answer(final)), Refused)
 
+    def test_a_channel_that_the_server_has_dropped_is_the_end_or_is_waited_for(self) -> None:
+        """Without a limit the reader waits, and goes on where it was."""
+        driver = Driver()
+        driver.read(0)
+        assert isinstance(stopped(driver.answer(404)), ChannelNotFound)
+        driver = Driver(reconnect_s=None)
+        driver.read(0)
+        for _ in range(3):
+            driver.now += retry(driver.answer(404)).delay_s
+        assert driver.read(1).gap == 0
+
     def test_404_at_another_node_is_waited_for_a_little(self) -> None:
         """The node that was lost may have had the channel. A reader that no node has answered yet does not wait."""
         driver = Driver()
