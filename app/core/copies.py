@@ -9,6 +9,9 @@ decides all of them.
 :meth:`Copy.begin_again` lets go of the window and of nothing else, and what storage has is not told again: a segment is
 the same if it got its first byte in the same microsecond. Readers that wait, go on to wait.
 
+**The mark of its playlist** is its owner's until a player asks here. Then this server has a playlist of its own, whose
+numbers must not jump when the owner has none, or another one: the mark is that of this server from then on.
+
 **A copy can be followed, too**, by a third server. It tells its followers the facts of its owner with their numbers,
 as soon as it is settled: as long as its owner tells how the channel stands, nobody else can be told so. A fact without
 a number says to its followers that its owner begins anew, or that the copy is over, and that they must do so, too.
@@ -71,12 +74,13 @@ class Copy(Channel):
         self._journal, self._store = journal, store
         self._has_begun = self.settled = False
         self.told_by = ""
+        self._marked_here = False
         # Segments in memory that storage had before they came.
         self._known: set[int] = set()
 
     def restored(self, created_at: float, next_seq: int, playlist: str) -> None:
         super().restored(created_at, next_seq, playlist)
-        self._has_begun = True
+        self._has_begun, self._marked_here = True, bool(playlist)
         self._store(self)
 
     def apply(self, fact: Fact) -> None:
@@ -96,7 +100,10 @@ class Copy(Channel):
                 is_news = fact.seq in self._waiting
         if not fact.number:
             self.settled = False
+        mark = self.playlist
         super().apply(fact)
+        if self._marked_here or not self.playlist:
+            self.playlist = mark
         match fact:
             case ChannelCreated() if is_news:
                 self._has_begun = True
@@ -109,6 +116,10 @@ class Copy(Channel):
         if is_news:
             self._announce(fact)
         self._journal.tell(self.followers, fact)
+
+    def mark_playlist(self, mark: str, now: float) -> None:
+        """The playlist of this server has moved on."""
+        self.playlist, self._marked_here = mark, True
 
     def go_live(self, facts: int, bytes_in: int, awaited: Container[int], now: float) -> None:
         super().go_live(facts, bytes_in, awaited, now)

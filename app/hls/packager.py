@@ -12,7 +12,9 @@ once. It is forgotten when nobody has asked for :data:`IDLE_S`.
 **Names and numbers outlive a packager.** The owner's packager *marks* the channel whenever a segment is over: a
 :class:`~tricklecast.app.hls.timeline.Mark` says how the first segment of the playlist is counted. It is a fact, so
 replicas and storage have it, too. A later packager of any process begins at that segment, and makes the same playlist
-from the same bytes. If the segment is not held any more, numbers go on behind all that were used.
+from the same bytes. If the segment is not held any more, numbers go on behind all that were used. A copy of another
+server's channel (:class:`~tricklecast.app.core.copies.Copy`) is marked where it is, and keeps the mark when it is
+promoted: players go on.
 
 The first packager of a channel begins with what follows from the channel. The second in which it was created and its
 epoch begin the names of media. A server without a data directory begins with epoch 1 again after a restart; the second
@@ -29,6 +31,7 @@ from collections.abc import Callable
 from hashlib import blake2b
 from typing import Final, Protocol
 
+from tricklecast.app.core.copies import Copy
 from tricklecast.app.core.facts import MAX_MARK
 from tricklecast.app.core.registry import Registry
 from tricklecast.app.core.rules import OwnedChannel
@@ -291,7 +294,7 @@ class Packager:
             numbers = *timeline.rule, timeline.origin, *first[:6], *behind
             text = str(Mark(self._prefix, (init or b"").hex(), *numbers))
         self._told.append(text if len(text) <= MAX_MARK else "")
-        if isinstance(channel, OwnedChannel):
+        if isinstance(channel, OwnedChannel | Copy):
             channel.mark_playlist(self._told[-1], self._clock())
 
     def _detach(self) -> None:
@@ -493,7 +496,7 @@ class Packagers:
     def expire(self, now: float) -> None:
         """Forget packagers that nobody asks any more, those whose channel is gone, and those of replicas that err."""
         for found in list(self._packagers.values()):
-            is_astray = not isinstance(found.channel, OwnedChannel) and not found.in_step
+            is_astray = not isinstance(found.channel, OwnedChannel | Copy) and not found.in_step
             idle = now - (found.began_at if is_astray else found.asked_at) > IDLE_S and not found.waiting
             found.count_players()
             if idle or self._registry.channels.get(found.channel.name) is not found.channel:

@@ -156,6 +156,22 @@ def test_a_copy_can_be_followed_when_it_is_settled() -> None:
     assert heard[3:] == [("ChannelEnded", 0)]
 
 
+def test_the_mark_of_a_playlist_is_the_owners_until_somebody_plays_here() -> None:
+    """An owner without a mark takes none away; after a restart the mark that was stored stays."""
+    bench = Bench()
+    bench.create()
+    for mark, stands in (("owner's", "owner's"), ("", "owner's"), ("newer", "newer")):
+        bench.say(PlaylistMarked, mark)
+        assert bench.copy.playlist == stands
+    bench.copy.mark_playlist("here", 6.0)
+    bench.say(PlaylistMarked, "newest")
+    assert bench.copy.playlist == "here"
+    copy = Bench().registry.restore(Restored("d", 1, "", 0, 1.0, "stored", copied=True), 2.0)
+    assert isinstance(copy, Copy)
+    copy.apply(PlaylistMarked(0, 0, 3.0, "d", 1, "another"))
+    assert copy.playlist == "stored"
+
+
 def test_a_copy_counts_as_one_of_the_servers_channels() -> None:
     """In the totals and for the limit; a channel that is held for its readers only does not."""
     bench = Bench(channels=5)

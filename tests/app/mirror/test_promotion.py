@@ -11,11 +11,14 @@ from pathlib import Path
 
 import pytest
 
+from tests.app.data_plane.test_players import FORMATS, Live, seqs
 from tests.app.mirror.pair import Site, body, client, destination_of, durable, film, run, settled
 from tests.support.local import LocalServer
 from tests.support.waiting import eventually
 from tricklecast.app.core.limits import Limits
 from tricklecast.app.core.registry import Registry
+from tricklecast.app.data_plane.context import ParkedFor
+from tricklecast.app.hls import packager
 from tricklecast.app.local import LocalPublisher
 from tricklecast.app.mirror.read_only import DeposedUnreadable, ReadOnly
 from tricklecast.publisher import Publisher
@@ -224,6 +227,60 @@ def test_our_clients_go_on(site: Site) -> None:
     epochs = [1, 1, 1, 1, 2, 2, 2]
     texts = [b"source 0", b"source 1", b"source 2", b"source 3", b"target 4", b"target 5", b"target 6"]
     assert asyncio.run(go()) == list(zip(range(7), epochs, texts, strict=True))
+
+
+# Players.
+
+
+@pytest.mark.parametrize("content_type", FORMATS)
+def test_a_player_goes_on_after_a_promotion(site: Site, content_type: str) -> None:
+    """Numbers and names go on; where another publisher's times begin is a discontinuity, and only there."""
+    there, here = Live(film(site.source), content_type), Live(film(site.target), content_type)
+    for seq in range(5):
+        there.publish(seq)
+    site.pair.follow()
+    first = here.playlist().msn
+    media = {one.uri: here.media(one.uri) for one in here.playlist().whole}
+    there.publish(5)
+    here.until(5)
+    site.pair.same()
+    site.stop_source()
+    waiting = here.channel.read("index.m3u8" + here.next_query())
+    eventually(lambda: site.target.plane.parked[ParkedFor.PLAYLIST], what="it waits")
+    assert run(site.target, destination_of(site.target).promote()) == 1
+    here.publish(6, 1000.0)
+    here.watcher.see(waiting.response().expect(200).body.decode())
+    here.until(6)
+    here.publish(7, 1001.0)
+    found = here.until(7)
+    assert seqs(found) == ["2", "3", "4", "5", "|", "6", "7"], "from the window on"
+    assert (found.msn, [one.msn for one in found.whole]) == (first, [first + n for n in range(6)])
+    assert {uri: here.media(uri) for uri in media} == media
+    assert all(here.media(one.uri) for one in found.whole)
+
+
+def test_the_numbers_of_a_copy_do_not_jump(site: Site, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Also if nobody plays at the source, which then knows of no playlist, or has played there before."""
+    there, here = Live(film(site.source)), Live(film(site.target))
+    for seq in range(4):
+        there.publish(seq)
+    site.pair.follow()
+    first = here.playlist().msn
+    monkeypatch.setattr(packager, "IDLE_S", -1.0)
+    for seq, plays_there in ((4, False), (5, True), (6, False)):
+        there.publish(seq)
+        if plays_there:
+            there.until(seq)
+        here.until(seq)
+        site.pair.same()
+        for server in (site.source, site.target):
+            server.inside(partial(server.plane.packagers.expire, server.plane.clock()))
+        found = here.playlist()
+        assert (found.msn, seqs(found)) == (first, [str(one) for one in range(1, seq + 1)])
+    settled(site.target)
+    site.restart_target()
+    site.pair.follow()
+    assert Live(film(site.target)).playlist().msn == first
 
 
 # Deposed.
