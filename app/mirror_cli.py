@@ -82,6 +82,10 @@ def mirror(
     source_token_file: Annotated[
         Path | None, option("FILE", "File with the access token for the source.", "--source-token-file")
     ] = None,
+    source_api: Annotated[
+        str | None,
+        option("URL", "The source's control plane, if it has another address (--control-port).", "--source-api"),
+    ] = None,
     detach: Annotated[bool, option(None, "Return as soon as the destination has begun.", "--detach")] = False,
     port: Annotated[int, option("PORT", "Of a server on a folder; 0 takes a free one.", "--port", "-p")] = 0,
     as_json: AsJson = False,
@@ -115,6 +119,7 @@ def mirror(
         "order": "oldest" if oldest_first else "newest",
         "max_rate": None if max_rate is None else checked("--max-rate", parse_size, max_rate),
         "source_token": _token_of(source_token_file),
+        "source_api": source_api,
     }
     tls, auth, screen = client_tls(ca_file, cert, key), bearer_for(token, token_file), Screen()
 
@@ -466,6 +471,8 @@ def summary(answer: dict[str, Any]) -> str:
     parts = [answer["state"]]
     if answer["problem"]:
         parts.append(printable(answer["problem"]))
+    if answer["plain"]:
+        parts.append(printable(answer["plain"]))
     parts.append(f"{count(answer['live'], 'channel')} live")
     if answer["stores"]:
         parts.append(f"{segments.get('synced', 0)} of {count(_wanted(segments), 'segment')} copied")
@@ -489,6 +496,8 @@ def table(answer: dict[str, Any]) -> str:
     rows += [(name, printable(answer[name])) for name in ("problem", "successor") if answer[name]]
     if setting is not None:
         rows += [("source", printable(setting["source"])), ("channels", printable(" ".join(setting["channels"])))]
+        if answer["plain"]:
+            rows.append(("copied", printable(answer["plain"])))
         if setting["promoted"]:
             rows.append(("promoted", printable(" ".join(setting["promoted"]))))
     if answer["last_contact"] is not None:

@@ -13,6 +13,7 @@ from tricklecast.app.mirror.requests import Requests
 from tricklecast.app.mirror.sides import SourceError
 from tricklecast.app.mirror.trickle_source import TrickleSource
 from tricklecast.trickle import wire
+from tricklecast.trickle.wire import redacted
 
 logger = logging.getLogger("tricklecast.mirror")
 
@@ -24,6 +25,7 @@ async def open_source(
     token: str | None = None,
     channels: Sequence[str] = ("*",),
     *,
+    api: str | None = None,
     last_epoch: Callable[[str], int] = lambda name: 0,
     tls: ssl.SSLContext | None = None,
 ) -> TrickleSource | PlainSource:
@@ -33,18 +35,23 @@ async def open_source(
         url: of the base path, as clients have it: ``http://host:2939/trickle``.
         token: for its access control. tls: the authorities that are trusted; ``None``: the system's.
         channels: patterns of the channels that are mirrored; a plain source without a changefeed needs their names.
+        api: any URL of its control plane, if that has another address: then it has to be one of ours.
         last_epoch: the last epoch of a channel that is known here, 0 for none: a plain source counts none.
 
     Raises:
         InvalidInput: that is no URL of a server. SourceError: nothing answers there that can be mirrored.
     """
-    requests = Requests(url, token, tls)
+    requests = Requests(url, token, tls, api=api)
     try:
         is_ours = await _has_api(requests)
         await _check_base_path(requests)
         if is_ours:
             return TrickleSource(requests)
-        logger.info("%s has no API of tricklecast here: it is mirrored by plain requests", requests.shown)
+        if api is not None:
+            raise SourceError(
+                f"{redacted(requests.root)} has no API of tricklecast: is it the address of its control plane?"
+            )
+        logger.warning("%s has no API of tricklecast here: it is mirrored by plain requests", requests.shown)
         return PlainSource(requests, [name for name in channels if "*" not in name], last_epoch)
     except BaseException:
         await requests.close()

@@ -35,6 +35,7 @@ from tricklecast.app.mirror.sides import (
 )
 from tricklecast.trickle import wire
 from tricklecast.trickle.paths import is_reserved
+from tricklecast.trickle.wire import redacted
 
 WAIT_S: Final = 20.0
 """How long a request for news of the changefeed waits."""
@@ -59,10 +60,13 @@ class PlainSource:
 
     Attributes:
         instance: of this object: what another one has counted is nothing to it.
+        plain: what a user should know of it.
     """
 
     def __init__(self, requests: Requests, names: Iterable[str], last_epoch: Callable[[str], int]) -> None:
         self.requests, self.instance = requests, f"plain-{secrets.token_hex(8)}"
+        api = redacted(requests.root)
+        self.plain = f"by plain GETs, since {api} has no API of tricklecast: live channels only, and no checksums"
         self._names, self._last_epoch = list(names), last_epoch
         self._known: dict[str, Counted] = {}
         self._tells = False  # there is a changefeed

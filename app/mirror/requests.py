@@ -48,6 +48,7 @@ class Requests:
     Args:
         url: of its base path, as clients have it: ``http://host:2939/trickle``.
         token: of access control; ``None`` for none. tls: the authorities that are trusted; ``None``: the system's.
+        api: any URL of its control plane, if that has another address.
 
     Attributes:
         url, root: of its base path, and of its control plane. shown: the first one without secrets.
@@ -56,8 +57,10 @@ class Requests:
         InvalidInput: that is no URL of a server.
     """
 
-    def __init__(self, url: str, token: str | None = None, tls: ssl.SSLContext | None = None) -> None:
-        self.root = server_url(url)
+    def __init__(
+        self, url: str, token: str | None = None, tls: ssl.SSLContext | None = None, *, api: str | None = None
+    ) -> None:
+        self.root = server_url(api or url)
         self.url = url.partition("?")[0].rstrip("/")
         self.shown = redacted(self.url)
         self.tls = tls

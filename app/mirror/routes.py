@@ -34,6 +34,11 @@ class SettingModel(BaseModel):
     """What is mirrored, and how."""
 
     source: str = Field(description="The base URL of the source: `http://HOST:PORT/trickle`.", max_length=2048)
+    source_api: str | None = Field(
+        default=None,
+        max_length=2048,
+        description="Any URL of the source's control plane, if that has another address than its channels.",
+    )
     channels: Patterns = Field(
         default=["*"],
         min_length=1,
@@ -108,6 +113,9 @@ class MirrorModel(BaseModel):
         "takes no publishers."
     )
     problem: str = Field(default="", description="Why the source cannot be read now; empty if it can.")
+    plain: str = Field(
+        default="", description="Why the source is read by plain GETs, and what that means; empty if it is not."
+    )
     setting: SetModel | None = None
     successor: str = Field(default="", description="Of a deposed server, the one that has its place.")
     deposed: list[str] = Field(default=[], description="Patterns of the channels for which it has that.")

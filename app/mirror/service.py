@@ -86,7 +86,8 @@ class Setting:
     Attributes:
         source: its base URL. channels: patterns of names. order, max_rate, token: as given by the operator.
         phase: what is done. me: the base URL by which the source's operator may know this server.
-        told: whether the former source has heard of the promotion.
+        told: whether the former source has heard of the promotion. source_api: a URL of its control plane, if that has
+            another address.
         promoted: patterns of the channels that were promoted alone. untold: those of which the source has not heard.
     """
 
@@ -100,6 +101,12 @@ class Setting:
     told: bool = False
     promoted: tuple[str, ...] = ()
     untold: tuple[str, ...] = ()
+    source_api: str | None = None
+
+    @property
+    def root(self) -> str:
+        """Scheme and authority of the source's control plane."""
+        return server_url(self.source_api or self.source)
 
     @property
     def bearer(self) -> Bearer | None:
@@ -130,6 +137,7 @@ class MirrorService:
         self._work: asyncio.Task[None] | None = None  # what is done at present
         self._changing = asyncio.Lock()  # one change of the setting at a time
         self._problem = ""  # why the source cannot be opened
+        self._plain = ""  # why it is read by plain GETs
         self._dice = Random()
         if destination is not None and folder is not None and (folder / FILE).exists():
             self._open()
@@ -168,10 +176,12 @@ class MirrorService:
             successor=by,
             deposed=deposed,
             problem=self._problem,
+            plain=self._plain,
             stores=destination.stores,
         )
         model.setting = SetModel(
             source=redacted(setting.source),
+            source_api=None if setting.source_api is None else redacted(setting.source_api),
             channels=list(setting.channels),
             order=Order(setting.order),
             max_rate=setting.max_rate,
@@ -224,8 +234,7 @@ class MirrorService:
         """The source of a setting, and so on; none if it does not answer, or tells this token nothing."""
         route, absent = f"/api/v1/mirror/origins?hops={hops}", "has no mirrors"
         try:
-            root, auth = server_url(setting.source), setting.bearer
-            answer = await answer_of(root, route, None, auth, absent=absent, within_s=1.0 + hops)
+            answer = await answer_of(setting.root, route, None, setting.bearer, absent=absent, within_s=1.0 + hops)
             return OriginsModel.model_validate(answer).origins
         except (TrickleError, ValidationError) as error:
             logger.info("nobody can tell whether this is a circle of mirrors: %s", error)
@@ -249,6 +258,7 @@ class MirrorService:
             setting.max_rate,
             setting.source_token,
             me=me,
+            source_api=setting.source_api,
         )
         async with self._changing:
             before = self._setting
@@ -358,7 +368,7 @@ class MirrorService:
         if work is not None:
             work.cancel()
             await asyncio.wait((work,), timeout=STOP_S)
-        self._problem = ""
+        self._problem = self._plain = ""
 
     async def _copy(self, setting: Setting) -> None:
         destination, rows = self._able(), self._rows
@@ -373,11 +383,13 @@ class MirrorService:
                 raise TrickleError(problem)
             if setting.untold:
                 await self._tell_once(setting, setting.untold)
-            return await open_source(setting.source, setting.token, setting.channels, last_epoch=last_epoch)
+            about = setting.source, setting.token, setting.channels
+            return await open_source(*about, api=setting.source_api, last_epoch=last_epoch)
 
         source = await self._until(attempt)
         if setting.untold:
             self._keep(replace(setting, untold=()))
+        self._plain = source.plain
         try:
             self._engine = engine = Mirror(
                 rows,
@@ -417,7 +429,7 @@ class MirrorService:
     async def _tell_once(self, setting: Setting, patterns: Sequence[str]) -> None:
         """Tell the source for which channels it has a successor; one that has no mirrors is not told."""
         route, absent = "/api/v1/mirror/deposed", "has no mirrors, and cannot be told"
-        root, news = server_url(setting.source), {"by": setting.me, "channels": patterns}
+        root, news = setting.root, {"by": setting.me, "channels": patterns}
         try:
             await answer_of(root, route, None, setting.bearer, absent=absent, method="POST", body=news)
         except RemoteProtocolError as error:

@@ -104,6 +104,8 @@ class TrickleSource:
         requests: to the server.
     """
 
+    plain: Final = ""
+
     def __init__(self, requests: Requests) -> None:
         self.requests = requests
 

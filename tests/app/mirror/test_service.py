@@ -180,7 +180,8 @@ def test_a_choice_is_narrowed_and_widened(stack: ExitStack, tmp_path: Path) -> N
     assert httpx.post(f"{base(target)}/other/next", content=b"x").status_code != 503
     mirror(base(source), base(target), channel=["film"], max_rate="1MB", oldest_first=True, detach=True)
     assert asked(target)["setting"] == {
-        **{"source": base(source), "channels": ["film"], "order": "oldest", "max_rate": 1_000_000, "promoted": []}
+        **{"source": base(source), "channels": ["film"], "order": "oldest", "max_rate": 1_000_000},
+        **{"source_api": None, "promoted": []},
     }
 
 
@@ -405,6 +406,33 @@ def test_a_wrong_source_is_a_problem_that_is_shown(stack: ExitStack) -> None:
     source, target = stack.enter_context(durable(None)), stack.enter_context(durable(None))
     mirror(f"http://127.0.0.1:{source.port}/wrong", base(target), channel=["x"], detach=True)
     eventually(lambda: "base path" in asked(target)["problem"], what="the problem")
+
+
+def test_a_source_whose_control_plane_is_elsewhere(
+    stack: ExitStack, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """It is read by plain GETs, and the status says so and why; who says where it is gets all, and may promote."""
+    source = stack.enter_context(durable(tmp_path / "source", control_port=0))
+    api = f"http://127.0.0.1:{source.control_port}"
+    publish(source, *range(8))
+    plain, whole = (stack.enter_context(durable(tmp_path / name)) for name in ("plain", "whole"))
+    mirror(base(source), base(plain), detach=True)
+    eventually(lambda: asked(plain)["live"] == 1, what="live by plain GETs")
+    assert f"since {api.rpartition(':')[0]}" in asked(plain)["plain"]
+    run(status(base(plain)))
+    assert "by plain GETs, since http://" in capsys.readouterr().out
+    with pytest.raises(TrickleError, match="use another server"):
+        mirror(f"{base(source)}2", base(plain), detach=True)
+    mirror(base(source), base(whole), source_api=api, detach=True)
+    copied(whole, 8)
+    answer = asked(whole)
+    assert (answer["plain"], answer["setting"]["source_api"]) == ("", api)
+    run(promote(base(whole)))
+    route = f"{api}/api/v1/mirror"
+    eventually(lambda: httpx.get(route).json()["successor"] == base(whole), what="the source has heard")
+    other = stack.enter_context(durable(None))
+    mirror(base(source), base(other), source_api=base(source), detach=True)
+    eventually(lambda: "is it the address of its control plane?" in asked(other)["problem"], what="the problem")
 
 
 def test_a_folder_is_a_destination(stack: ExitStack, tmp_path: Path) -> None:

@@ -52,7 +52,7 @@ export class Mirror {
     this.state.className = `chip ${mirror.problem ? "bad" : failed ? "warn" : TONES[state] ?? ""}`;
     this.state.textContent = mirror.complete ? `${state}, complete` : failed ? `${state}, ${count(failed)} failed` : state;
     const source = setting ? `from ${plain(setting.source)}, ${plain(setting.channels.join(" "), 60)}` : "";
-    this.about.textContent = [source, MEANINGS[state], plain(mirror.successor)].filter(Boolean).join(" · ");
+    this.about.textContent = [source, MEANINGS[state], plain(mirror.plain), plain(mirror.successor)].filter(Boolean).join(" · ");
     this.progress.hidden = !copies;
     const [here, all] = [(channels.synced ?? 0) + (segments.synced ?? 0), total(channels) + total(segments)];
     this.bar.max = Math.max(1, all);

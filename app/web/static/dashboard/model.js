@@ -41,7 +41,7 @@ const SMOOTH = 3;
  * @typedef {{ worker: number, up: boolean, cpu?: number, memory?: number | null, loop_lag_ms?: number,
  *   connections?: number, readers?: number, channels?: number }} Load
  * @typedef {{ at: number, channel: string, error: string }} Trouble
- * @typedef {{ state: string, problem: string, successor: string, complete: boolean, last_contact: number | null,
+ * @typedef {{ state: string, problem: string, plain: string, successor: string, complete: boolean, last_contact: number | null,
  *   setting: { source: string, channels: string[] } | null, channels: Record<string, number>,
  *   segments: Record<string, number>, verified: number, live: number, rate: number, remaining_s: number | null,
  *   lag: { segments: number, bytes: number, seconds: number | null }, errors: Trouble[] }} Mirror
