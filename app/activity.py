@@ -14,9 +14,9 @@ from tricklecast.app.core.facts import ChannelEnded, Fact
 from tricklecast.app.data_plane.client_address import client_key
 from tricklecast.app.data_plane.reader import Reader
 from tricklecast.app.data_plane.upload import Upload
+from tricklecast.trickle.amounts import size
 from tricklecast.trickle.paths import is_reserved
 from tricklecast.trickle.records import AccessRecord, Op
-from tricklecast.trickle.terminal import size
 from tricklecast.trickle.wire import Status, printable
 
 SHOW_S: Final = 1.0

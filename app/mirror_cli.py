@@ -19,6 +19,7 @@ from urllib.parse import urlencode, urlsplit
 
 import typer
 
+from tricklecast.trickle.amounts import count, parse_size, size
 from tricklecast.trickle.errors import ConnectionLost, TrickleError
 from tricklecast.trickle.terminal import (
     CaFile,
@@ -30,10 +31,7 @@ from tricklecast.trickle.terminal import (
     bearer_for,
     checked,
     client_tls,
-    count,
     option,
-    parse_size,
-    size,
 )
 from tricklecast.trickle.wire import printable, redacted
 

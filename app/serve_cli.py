@@ -25,8 +25,8 @@ from tricklecast.app.access.settings import is_duration
 from tricklecast.app.data_plane.cors import ANY
 from tricklecast.app.server_log import LogFormat, configure, writes_json
 from tricklecast.app.settings import CONFIG_VARIABLE, Loaded, Settings, load, unknown_variables
+from tricklecast.trickle.amounts import duration
 from tricklecast.trickle.errors import TrickleError
-from tricklecast.trickle.terminal import duration
 
 _LOGGER = logging.getLogger(__name__)
 

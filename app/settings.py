@@ -34,9 +34,10 @@ from tricklecast.app.server_log import LogFormat
 from tricklecast.app.shutdown import Drain
 from tricklecast.app.storage.archive import Ack, OnDiskFull, Retention
 from tricklecast.trickle import wire
+from tricklecast.trickle.amounts import parse_size
+from tricklecast.trickle.bearer import TOKEN_VARIABLE
 from tricklecast.trickle.errors import InvalidInput
 from tricklecast.trickle.paths import normalize_base_path
-from tricklecast.trickle.terminal import TOKEN_VARIABLE, parse_size
 
 _LIMITS = Limits()
 _OPTIONS = Options()

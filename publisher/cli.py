@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Final, Literal
 import typer
 
 from tricklecast.trickle import wire
+from tricklecast.trickle.amounts import parse_bitrate, parse_duration, parse_size
 from tricklecast.trickle.terminal import (
     CaFile,
     ChannelUrls,
@@ -23,9 +24,6 @@ from tricklecast.trickle.terminal import (
     checked,
     client_tls,
     option,
-    parse_bitrate,
-    parse_duration,
-    parse_size,
 )
 
 if TYPE_CHECKING:

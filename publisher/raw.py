@@ -16,8 +16,8 @@ from typing import Final
 
 from tricklecast.publisher.steps import Chunk, SegmentEnd, Step
 from tricklecast.trickle import wire
+from tricklecast.trickle.amounts import parse_duration, parse_size
 from tricklecast.trickle.errors import InvalidInput
-from tricklecast.trickle.terminal import parse_duration, parse_size
 
 READ_BYTES: Final = 65536
 MAX_LINE_BYTES: Final = 1 << 20

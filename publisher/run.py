@@ -17,8 +17,9 @@ from tricklecast.publisher.events import Disconnected, Failed, Finished, Publish
 from tricklecast.publisher.feed import Feed, Totals, stepping
 from tricklecast.publisher.segments import PublisherStatistics
 from tricklecast.publisher.steps import Source
+from tricklecast.trickle.amounts import count, rate, size, transferred
 from tricklecast.trickle.errors import ChannelBusy, ConnectionLost, Superseded, TrickleError
-from tricklecast.trickle.terminal import RateMeter, Screen, count, rate, size, transferred
+from tricklecast.trickle.terminal import RateMeter, Screen
 from tricklecast.trickle.wire import CLIENT, redacted_urls
 
 ENDLESS_S: Final = 86_400.0

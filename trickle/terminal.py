@@ -1,36 +1,31 @@
-"""Parts that several commands share: options, access tokens, amounts in arguments and reports, lines on a terminal.
+"""Parts that several commands share: options, access tokens, a rate that is shown, lines on a terminal.
 
-The commands of server, clients and analytics must read ``30s`` and write ``1.5 MB`` alike, so the grammar of amounts
-stands here once. This is the only module of :mod:`tricklecast.trickle` that needs typer or reads the environment.
+This is the only module of :mod:`tricklecast.trickle` that needs typer or reads the environment. So only commands import
+it: what programs need as well is in :mod:`~tricklecast.trickle.amounts` and :mod:`~tricklecast.trickle.bearer`.
 """
 
 from __future__ import annotations
 
 import os
-import re
 import shutil
 import ssl
 import sys
 import threading
 import time
 from collections import deque
-from collections.abc import Callable, Iterator, Mapping, MutableMapping
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager, suppress
 from pathlib import Path
-from typing import Annotated, Any, Final, Protocol, TextIO, TypeAlias, TypeVar
+from typing import Annotated, Any, Final, TextIO, TypeAlias, TypeVar
 
 import typer
 
+from tricklecast.trickle.bearer import TOKEN_VARIABLE, Bearer, check_token
 from tricklecast.trickle.errors import NOT_FOUND_WORDS, ChannelNotFound, InvalidInput, TrickleError
 from tricklecast.trickle.wire import printable, redacted_urls
 
 S = TypeVar("S")
 T = TypeVar("T")
-
-TOKEN_VARIABLE: Final = "TRICKLECAST_TOKEN"
-"""An environment variable with the access token. Other users of the machine can read an argument, but not this."""
-
-_TOKEN: Final = re.compile(r"[\x21-\x7e]+", re.ASCII)
 
 
 def option(metavar: str | None, text: str, *names: str, group: str | None = None, default: str | None = None) -> Any:
@@ -99,37 +94,6 @@ def no_channel(error: ChannelNotFound, url: str, hint: str = "") -> TrickleError
 # Access tokens.
 
 
-class HasHeaders(Protocol):
-    """A request of httpx, which this module does not import."""
-
-    @property
-    def headers(self) -> MutableMapping[str, Any]:
-        """The headers of the request."""
-
-
-R = TypeVar("R", bound=HasHeaders)
-
-
-class Bearer:
-    """Adds ``Authorization: Bearer`` to each request: pass it to httpx as ``auth``.
-
-    Args:
-        read: returns the token. It is called for each request, so a token can be renewed while a command runs.
-    """
-
-    def __init__(self, read: Callable[[], str]) -> None:
-        self._read = read
-
-    def __call__(self, request: R) -> R:
-        request.headers["Authorization"] = f"Bearer {self.token}"
-        return request
-
-    @property
-    def token(self) -> str:
-        """The token as it is now."""
-        return self._read()
-
-
 def bearer_for(token: str | None, file: Path | None, environment: Mapping[str, str] = os.environ) -> Bearer | None:
     """Choose the token of a command: its argument, else its file, else :data:`TOKEN_VARIABLE`.
 
@@ -182,22 +146,6 @@ def _usable_token(text: str, name: str) -> str:
     return token
 
 
-def check_token(token: str, name: str) -> None:
-    """Check that a header can carry a token.
-
-    Args:
-        token: the token.
-        name: stands in the message instead of the token, which is a secret.
-
-    Raises:
-        InvalidInput: a header cannot carry it.
-    """
-    if token[:7].lower() == "bearer ":
-        raise InvalidInput(f"{name} begins with the word Bearer; leave it out, since the client adds it")
-    if not _TOKEN.fullmatch(token):
-        raise InvalidInput(f"{name} is empty, or contains a character that is not visible ASCII")
-
-
 def tls_context(ca_file: Path | None) -> ssl.SSLContext | None:
     """Load the certificates of ``--ca-file``.
 
@@ -236,105 +184,6 @@ def client_tls(ca_file: Path | None, cert: Path | None, key: Path | None) -> ssl
         why = f"cannot use {cert}{f' with {key}' if key else ''}: {error.strerror or error}"
         raise typer.BadParameter(why, param_hint="--cert") from None
     return context
-
-
-# Amounts in arguments.
-
-_SECONDS: Final = {"": 1.0, "ms": 0.001, "s": 1.0, "m": 60.0, "min": 60.0, "h": 3600.0, "d": 86_400.0, "w": 604_800.0}
-_BYTES: Final = {"": 1, "b": 1, "kb": 10**3, "mb": 10**6, "gb": 10**9, "tb": 10**12}
-_BINARY_BYTES: Final = {"kib": 2**10, "mib": 2**20, "gib": 2**30, "tib": 2**40}
-_BITS: Final = {"": 1, "k": 10**3, "m": 10**6, "g": 10**9}
-_AMOUNT: Final = re.compile(r"([0-9]{1,15}(?:\.[0-9]{1,9})?)\s*([a-z]*)", re.ASCII)
-
-
-def parse_duration(text: str, *, zero: bool = False) -> float:
-    """Read a duration, in seconds: ``30``, ``30s``, ``500ms``, ``2min``, ``1.5h``, ``7d`` or ``4w``.
-
-    Args:
-        text: the argument.
-        zero: allow a duration of 0.
-
-    Raises:
-        InvalidInput: the text is not a duration.
-    """
-    value = _parse(text, _SECONDS)
-    if value is None or not (value or zero):
-        raise InvalidInput(f"not a duration: {text[:40]!r} (30s, 500ms, 2min, 1h or 7d)")
-    return value
-
-
-def parse_size(text: str) -> int:
-    """Read a size, in bytes: ``4096``, ``64KiB`` (powers of 1024) or ``1.5 MB`` (powers of 1000).
-
-    Raises:
-        InvalidInput: the text is not a size, or the size is below 1 byte.
-    """
-    value = _parse(text, _BYTES | _BINARY_BYTES)
-    if value is None or value < 1:
-        raise InvalidInput(f"not a size: {text[:40]!r} (64KiB, 500MB)")
-    return int(value)
-
-
-def parse_bitrate(text: str) -> int:
-    """Read a bit rate, in bits per second: ``800k``, ``2.5M`` or ``64000``.
-
-    Raises:
-        InvalidInput: the text is not a bit rate, or the rate is below 1 bit per second.
-    """
-    value = _parse(text, _BITS)
-    if value is None or value < 1:
-        raise InvalidInput(f"not a bit rate: {text[:40]!r} (800k, 2.5M or 64000)")
-    return round(value)
-
-
-def _parse(text: str, units: Mapping[str, float]) -> float | None:
-    match = _AMOUNT.fullmatch(text.strip().lower())
-    unit = None if match is None else units.get(match[2])
-    return None if match is None or unit is None else float(match[1]) * unit
-
-
-# Numbers in reports.
-
-
-def size(number: float) -> str:
-    """Write a number of bytes in powers of 1000: ``1.5 MB``."""
-    for unit in ("B", "kB", "MB", "GB"):
-        if number < 1000:
-            return f"{number:.0f} {unit}" if unit == "B" else f"{number:.1f} {unit}"
-        number /= 1000
-    return f"{number:.1f} TB"
-
-
-def duration(seconds: float) -> str:
-    """Write a time as :func:`parse_duration` reads it, in the largest unit that needs no fraction: ``7d``, ``90s``."""
-    for unit, length in (("d", 86_400), ("h", 3600), ("min", 60)):
-        if seconds and seconds % length == 0:
-            return f"{seconds / length:g}{unit}"
-    return f"{seconds:g}s"
-
-
-def rate(bits_per_s: float) -> str:
-    """Write a bit rate in powers of 1000: ``64 kbit/s``, ``2.35 Mbit/s``."""
-    if bits_per_s < 1e6:
-        return f"{bits_per_s / 1e3:.0f} kbit/s"
-    return f"{bits_per_s / 1e6:.2f} Mbit/s"
-
-
-def count(number: int, noun: str, plural: str = "") -> str:
-    """Write a number with its noun: ``1 segment``, ``2 segments``. The plural is the noun with an ``s`` by default."""
-    return f"{number} {noun if number == 1 else plural or noun + 's'}"
-
-
-def transferred(verb: str, segments: int, number: int, seconds: float) -> str:
-    """Write the beginning of a summary: ``received 3 segments (1.5 MB) in 2.0 s``.
-
-    Args:
-        verb: ``published`` or ``received``.
-        segments: number of segments.
-        number: their size in bytes.
-        seconds: duration of the run.
-    """
-    return f"{verb} {count(segments, 'segment')} ({size(number)}) in {seconds:.1f} s"
 
 
 class RateMeter:

@@ -18,8 +18,8 @@ from tricklecast.analytics.simulate.plan import sizes
 from tricklecast.analytics.simulate.run import Progress, simulate_logs
 from tricklecast.analytics.simulate.score import LIMITS, score
 from tricklecast.analytics.simulate.truth import Set, Truth
+from tricklecast.trickle.amounts import parse_duration
 from tricklecast.trickle.errors import InvalidInput
-from tricklecast.trickle.terminal import parse_duration
 
 NOT_GOOD_ENOUGH: Final = 1
 

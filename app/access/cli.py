@@ -17,8 +17,8 @@ from typing import Annotated, Any, Final
 import typer
 
 from tricklecast.app.access.rights import CLAIM, InvalidClaim, InvalidToken, Rights
+from tricklecast.trickle.amounts import parse_duration
 from tricklecast.trickle.errors import InvalidInput
-from tricklecast.trickle.terminal import parse_duration
 
 ChannelPatterns = list[str] | None
 

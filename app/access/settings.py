@@ -10,7 +10,7 @@ from urllib.parse import urlsplit
 from pydantic import Field, ValidationInfo, field_validator, model_validator
 from pydantic_settings import BaseSettings
 
-from tricklecast.trickle.terminal import parse_duration
+from tricklecast.trickle.amounts import parse_duration
 
 LOOPBACK: Final = ("localhost", "127.0.0.1", "::1")
 

@@ -39,10 +39,10 @@ from tricklecast.app.data_plane.responses import OVERLOAD_RETRY_S, memory_reply
 from tricklecast.app.data_plane.upload import store_half_chunks
 from tricklecast.app.encoding import encode
 from tricklecast.trickle import wire
+from tricklecast.trickle.amounts import parse_duration
 from tricklecast.trickle.errors import InvalidChannelName, InvalidInput
 from tricklecast.trickle.paths import is_reserved, parse_channel
 from tricklecast.trickle.records import AccessRecord, Reason
-from tricklecast.trickle.terminal import parse_duration
 from tricklecast.trickle.wire import LAST_SEQ
 
 CHEAP_S: Final = 0.005

@@ -48,10 +48,10 @@ from tricklecast.app.mirror.routes import (
 from tricklecast.app.mirror.status import Loss, Status
 from tricklecast.app.mirror.trickle_source import TrickleSource
 from tricklecast.trickle.backoff import Backoff
+from tricklecast.trickle.bearer import Bearer
 from tricklecast.trickle.client.arguments import server_url
 from tricklecast.trickle.client.control import answer_of
 from tricklecast.trickle.errors import RemoteProtocolError, TrickleError
-from tricklecast.trickle.terminal import Bearer
 from tricklecast.trickle.wire import redacted
 
 logger = logging.getLogger("tricklecast.mirror")

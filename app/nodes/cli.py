@@ -15,18 +15,9 @@ from urllib.parse import quote
 
 import typer
 
+from tricklecast.trickle.amounts import count
 from tricklecast.trickle.errors import ConnectionLost
-from tricklecast.trickle.terminal import (
-    CaFile,
-    ClientCert,
-    ClientKey,
-    Token,
-    TokenFile,
-    bearer_for,
-    client_tls,
-    count,
-    option,
-)
+from tricklecast.trickle.terminal import CaFile, ClientCert, ClientKey, Token, TokenFile, bearer_for, client_tls, option
 from tricklecast.trickle.wire import DEFAULT_PORT, printable, split_urls
 
 WATCH_S: Final = 2.0

@@ -35,7 +35,8 @@ from tricklecast.app.storage.database import (
     segment_path,
 )
 from tricklecast.app.storage.settle import folder_of, workers_in
-from tricklecast.trickle.terminal import checked, count, parse_duration, parse_size, size
+from tricklecast.trickle.amounts import count, parse_duration, parse_size, size
+from tricklecast.trickle.terminal import checked
 
 EXIT_FINDINGS: Final = 1
 

@@ -9,6 +9,7 @@ from urllib.parse import urlsplit
 
 import typer
 
+from tricklecast.trickle.amounts import parse_duration
 from tricklecast.trickle.errors import InvalidInput
 from tricklecast.trickle.terminal import (
     CaFile,
@@ -20,7 +21,6 @@ from tricklecast.trickle.terminal import (
     bearer_for,
     checked,
     client_tls,
-    parse_duration,
 )
 
 RTMP_PORT: Final = 1935

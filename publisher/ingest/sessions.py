@@ -34,10 +34,12 @@ from tricklecast.publisher.media.inputs import Input, Kind, Opened, open_media
 from tricklecast.publisher.media.reader import MediaInput, MediaOptions
 from tricklecast.publisher.run import run
 from tricklecast.publisher.steps import IsStopped, Report, Step
+from tricklecast.trickle.amounts import count
+from tricklecast.trickle.bearer import Bearer
 from tricklecast.trickle.errors import InvalidInput, TrickleError
 from tricklecast.trickle.paths import ChannelURL
 from tricklecast.trickle.pyav import codec_name
-from tricklecast.trickle.terminal import Bearer, Screen, count
+from tricklecast.trickle.terminal import Screen
 
 if TYPE_CHECKING:
     from av import Packet

@@ -22,11 +22,11 @@ from tricklecast.publisher.media.segmenter import MIN_SEGMENT_S, SEGMENT_S, Segm
 from tricklecast.publisher.media.source import MediaSource
 from tricklecast.publisher.steps import IsStopped, Report, SegmentEnd, Step
 from tricklecast.trickle import wire
+from tricklecast.trickle.amounts import count
 from tricklecast.trickle.backoff import Backoff
 from tricklecast.trickle.errors import InvalidInput
 from tricklecast.trickle.media.timeline import fill_first_dts
 from tricklecast.trickle.pyav import codec_name, is_attached, packet_errors, reason
-from tricklecast.trickle.terminal import count
 
 if TYPE_CHECKING:
     from av import Packet

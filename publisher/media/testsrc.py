@@ -17,9 +17,9 @@ from typing import TYPE_CHECKING, Any, Final, TypeVar, cast
 
 from tricklecast.publisher.media.encode import AUDIO_ENCODERS, AudioEncoder, Encoder, Encoding, VideoEncoder, VideoShape
 from tricklecast.publisher.media.pace import Clock, Pace
+from tricklecast.trickle.amounts import parse_bitrate, parse_duration
 from tricklecast.trickle.errors import InvalidInput
 from tricklecast.trickle.media.clock import draw_clock, strip_height
-from tricklecast.trickle.terminal import parse_bitrate, parse_duration
 
 if TYPE_CHECKING:
     from av import Packet

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Annotated, Final
 
 import typer
 
+from tricklecast.trickle.amounts import count, parse_duration, size
 from tricklecast.trickle.errors import ChannelNotFound
 from tricklecast.trickle.terminal import (
     CaFile,
@@ -21,11 +22,8 @@ from tricklecast.trickle.terminal import (
     bearer_for,
     checked,
     client_tls,
-    count,
     no_channel,
     option,
-    parse_duration,
-    size,
 )
 
 if TYPE_CHECKING:

@@ -22,12 +22,12 @@ from tricklecast.subscriber.check.study import Ended, Head, Received, Run
 from tricklecast.subscriber.client import Subscriber
 from tricklecast.subscriber.segment import Segment
 from tricklecast.trickle import wire
+from tricklecast.trickle.bearer import Bearer
 from tricklecast.trickle.client.answers import Lost, exchange
 from tricklecast.trickle.client.transport import TrickleClient, TrickleTransport
 from tricklecast.trickle.errors import TrickleError
 from tricklecast.trickle.media.containers import Container
 from tricklecast.trickle.records import Reason
-from tricklecast.trickle.terminal import Bearer
 
 MAX_SEGMENTS: Final = 20_000
 """A check ends after so many: its notes are in memory (about 2 kB each)."""

@@ -18,9 +18,9 @@ from typing import Any, Final, TypeAlias
 
 from tricklecast.subscriber.check.media import ENCRYPTED, NEEDS_PYAV, Fault, Kind, Track
 from tricklecast.subscriber.check.study import JUMP_S, Ended, Received, Run, Study, middle
+from tricklecast.trickle.amounts import count, rate, size
 from tricklecast.trickle.media.containers import Container
 from tricklecast.trickle.pyav import decoder_of
-from tricklecast.trickle.terminal import count, rate, size
 
 Value: TypeAlias = float | int | str | None
 

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Annotated, Final
 
 import typer
 
+from tricklecast.trickle.amounts import parse_duration, parse_size
 from tricklecast.trickle.errors import ChannelNotFound, TrickleError
 from tricklecast.trickle.terminal import (
     CaFile,
@@ -24,8 +25,6 @@ from tricklecast.trickle.terminal import (
     client_tls,
     no_channel,
     option,
-    parse_duration,
-    parse_size,
 )
 
 if TYPE_CHECKING:

@@ -13,12 +13,13 @@ from urllib.parse import quote
 
 import httpx
 
+from tricklecast.trickle.amounts import size
+from tricklecast.trickle.bearer import Bearer
 from tricklecast.trickle.client.answers import first_line
 from tricklecast.trickle.client.arguments import channel_urls, server_url
 from tricklecast.trickle.client.control import ask, json_of
 from tricklecast.trickle.errors import ConnectionLost, RemoteProtocolError, TrickleError, error_for
 from tricklecast.trickle.paths import is_reserved
-from tricklecast.trickle.terminal import Bearer, size
 from tricklecast.trickle.wire import printable, redacted, split_urls
 
 ROUTE: Final = "/api/v1/channels"

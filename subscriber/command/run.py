@@ -32,11 +32,13 @@ from tricklecast.subscriber.media.joiner import JoinedFile, is_joined
 from tricklecast.subscriber.segment import Segment
 from tricklecast.subscriber.sinks import Output, SinkClosed, descriptor_sink, open_sink
 from tricklecast.trickle import errors, wire
+from tricklecast.trickle.amounts import count, rate, size, transferred
+from tricklecast.trickle.bearer import Bearer
 from tricklecast.trickle.client.arguments import channel_urls
 from tricklecast.trickle.client.retry import RECONNECT_S
 from tricklecast.trickle.client.transport import TrickleTransport
 from tricklecast.trickle.errors import BrokenByPeer, Position, TrickleError
-from tricklecast.trickle.terminal import Bearer, RateMeter, Screen, count, rate, size, transferred
+from tricklecast.trickle.terminal import RateMeter, Screen
 
 VERSION: Final = 1
 """Of the JSON events (docs/reference/subscribe-events.md)."""

@@ -23,12 +23,12 @@ from anyio import to_thread
 
 from tricklecast.subscriber.segment import Segment
 from tricklecast.subscriber.sinks import SinkFailed, check_path
+from tricklecast.trickle.amounts import count
 from tricklecast.trickle.errors import InvalidInput, Position, TrickleError
 from tricklecast.trickle.media.containers import SNIFF_BYTES, Container, damaged_fragments, init_segment, sniff
 from tricklecast.trickle.media.demux import FORMATS, SampleGuard, demuxed
 from tricklecast.trickle.media.timeline import CLOCK_HZ, Timeline, ticks
 from tricklecast.trickle.pyav import copied, decoder_of, file_errors, need_pyav, packet_errors, reason
-from tricklecast.trickle.terminal import count
 
 if TYPE_CHECKING:
     from av import Packet

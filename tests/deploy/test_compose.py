@@ -12,7 +12,7 @@ import yaml
 from tests.deploy.support import DEPLOY, ROOT, load
 from tricklecast.app.cli import load as load_command
 from tricklecast.app.settings import unknown_variables
-from tricklecast.trickle.terminal import TOKEN_VARIABLE
+from tricklecast.trickle.bearer import TOKEN_VARIABLE
 
 COMPOSE: dict[str, Any] = load(ROOT / "docker-compose.yml")
 SERVICES: dict[str, dict[str, Any]] = COMPOSE["services"]

@@ -13,9 +13,9 @@ from typing import Final, TypeAlias
 
 import httpx
 
+from tricklecast.trickle.bearer import Bearer, check_token
 from tricklecast.trickle.errors import InvalidInput, InvalidURL
 from tricklecast.trickle.paths import ChannelURL, parse_server_url
-from tricklecast.trickle.terminal import Bearer, check_token
 from tricklecast.trickle.wire import split_urls
 
 HttpxAuth: TypeAlias = httpx.Auth | tuple[str, str] | Callable[[httpx.Request], httpx.Request]

@@ -11,10 +11,10 @@ from typing import Any, Final
 import anyio
 import httpx
 
+from tricklecast.trickle.bearer import Bearer
 from tricklecast.trickle.client.answers import first_line
 from tricklecast.trickle.client.transport import InvalidAnswer, TrickleTransport
 from tricklecast.trickle.errors import ConnectionLost, Refused, RemoteProtocolError, TrickleError
-from tricklecast.trickle.terminal import Bearer
 from tricklecast.trickle.wire import printable, redacted
 
 TIMEOUT_S: Final = 10.0

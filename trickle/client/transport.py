@@ -53,6 +53,7 @@ import anyio.to_thread
 import httpx
 from anyio.streams.tls import TLSStream
 
+from tricklecast.trickle.bearer import Bearer
 from tricklecast.trickle.client.arguments import HttpxAuth
 from tricklecast.trickle.client.connection import Connection, InvalidAnswer, NoAnswer, Origin
 from tricklecast.trickle.client.heads import Fields, InvalidHead, ResponseHead, request_head
@@ -60,7 +61,6 @@ from tricklecast.trickle.client.proxies import open_tunnel, proxy_for
 from tricklecast.trickle.client.sockets import SocketStream, connect_tcp, connect_unix, reason
 from tricklecast.trickle.client.tasks import Notifier
 from tricklecast.trickle.paths import UNIX, socket_path
-from tricklecast.trickle.terminal import Bearer
 
 __all__ = ["BodyWriter", "InvalidAnswer", "LiveBody", "ResponseBody", "TrickleClient", "TrickleTransport"]
 

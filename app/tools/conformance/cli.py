@@ -22,9 +22,10 @@ from tricklecast.app.tools.conformance.profiles import PROFILES
 from tricklecast.app.tools.conformance.runner import Case, ConformanceReport, Runner, print_rules
 from tricklecast.app.tools.conformance.target import Address
 from tricklecast.trickle import wire
+from tricklecast.trickle.amounts import parse_duration
 from tricklecast.trickle.errors import InvalidURL
 from tricklecast.trickle.paths import normalize_base_path, parse_server_url
-from tricklecast.trickle.terminal import CaFile, checked, parse_duration
+from tricklecast.trickle.terminal import CaFile, checked
 
 _UNIX: Final = re.compile(r"(https?)\+unix://([^/]+)")
 

@@ -17,9 +17,10 @@ from tricklecast.app.tools import console
 from tricklecast.app.tools.stress.ledger import LATENCIES, FaultKind, Traffic
 from tricklecast.app.tools.stress.load import MARKER_BYTES, Load, StressPlan
 from tricklecast.trickle import wire
+from tricklecast.trickle.amounts import count, parse_duration, parse_size, size
 from tricklecast.trickle.errors import InvalidInput
 from tricklecast.trickle.paths import normalize_base_path, parse_server_url
-from tricklecast.trickle.terminal import CaFile, checked, count, parse_duration, parse_size, size, tls_context
+from tricklecast.trickle.terminal import CaFile, checked, tls_context
 
 if TYPE_CHECKING:
     from rich.console import Console

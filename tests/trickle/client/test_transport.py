@@ -15,12 +15,12 @@ import httpx
 import pytest
 
 from tests.support.peers import Head, Peer, fake_server, run
+from tricklecast.trickle.bearer import Bearer
 from tricklecast.trickle.client.answers import Answered, exchange
 from tricklecast.trickle.client.connection import Connection
 from tricklecast.trickle.client.sockets import SocketStream
 from tricklecast.trickle.client.transport import BodyWriter, InvalidAnswer, LiveBody, TrickleClient, TrickleTransport
 from tricklecast.trickle.paths import ChannelURL
-from tricklecast.trickle.terminal import Bearer
 
 EMPTY_200 = b"HTTP/1.1 200 OK\r\nContent-Length: 0\r\n\r\n"
 

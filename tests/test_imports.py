@@ -1,0 +1,40 @@
+"""What a program loads with the clients: nothing of a command line, a server or a report."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+
+import pytest
+
+NOT_FOR_CLIENTS = (
+    *("typer", "click", "rich", "pygments", "pydantic", "pydantic_settings", "fastapi", "starlette", "uvicorn"),
+    *("httptools", "uvloop", "jinja2", "aiofiles", "cachetools", "prometheus_client", "orjson", "httpcore", "certifi"),
+    *("av", "numpy", "duckdb", "pyspark", "pyarrow", "pandas", "msgspec", "stamina", "nats", "jwt"),
+)
+
+
+def loaded_by(program: str) -> set[str]:
+    """The names of the packages that a program loads."""
+    shown = f"{program}\nimport sys\nprint(*{{name.partition('.')[0] for name in sys.modules}})"
+    done = subprocess.run([sys.executable, "-c", shown], check=True, capture_output=True, text=True)
+    return set(done.stdout.split())
+
+
+@pytest.mark.parametrize(
+    "program",
+    [
+        "import tricklecast",
+        "from tricklecast import Channel, Publisher, Subscriber",
+        "from tricklecast.subscriber import record",
+        "import tricklecast.media",
+    ],
+)
+def test_clients_load_no_commands_and_no_server(program: str) -> None:
+    """Whatever is installed: loading it would make each program that publishes or subscribes start later."""
+    assert loaded_by(program) & set(NOT_FOR_CLIENTS) == set()
+
+
+def test_the_name_alone_loads_no_client() -> None:
+    """Every command imports it."""
+    assert loaded_by("import tricklecast") & {"httpx", "anyio", "asyncio", "ssl"} == set()
