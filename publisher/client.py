@@ -30,7 +30,7 @@ import httpx
 from anyio.abc import TaskGroup
 
 from tricklecast.publisher.core import Advance, Plan, Receipt, RetryAfter, Stop, parse_start
-from tricklecast.publisher.events import Failed, Finished, PublisherEvent, Reporter, Retrying
+from tricklecast.publisher.events import Failed, Finished, PublisherEvent, PublisherReporter, Retrying
 from tricklecast.publisher.segments import PublisherStatistics, Requests, Segment, Segments
 from tricklecast.trickle import __version__, wire
 from tricklecast.trickle.client.answers import ExchangeOutcome
@@ -154,6 +154,7 @@ class Publisher:
         auth: a token, which is sent as ``Authorization: Bearer``, or any authentication that httpx knows.
         verify: whether and how the server's certificate is checked, as in httpx.
         on_event: called with each :data:`~tricklecast.publisher.events.PublisherEvent`; it must not block.
+            An exception that it raises is logged, and publishing goes on.
         transport: replaces the transport. It must read the answer while it writes the body, as
             :class:`~tricklecast.trickle.client.transport.TrickleTransport` does and httpx's own does not.
 
@@ -212,7 +213,7 @@ class Publisher:
                 connect=nodes.connect_s(CONNECT_S), write=TIMEOUT.write, read=TIMEOUT.read, pool=None
             ),
         )
-        self._report = Reporter(on_event, self.url.channel, anyio.current_time)
+        self._report = PublisherReporter(on_event, self.url.channel, anyio.current_time)
         self._requests = Requests(self._http, nodes, content_type, takeover=takeover)
         self._segments = Segments(
             self._plan,
@@ -426,7 +427,7 @@ class Publisher:
                     return
                 case RetryAfter(delay_s, error=error):
                     if error is not None:
-                        self._report(Retrying(error, delay_s, attempt))
+                        self._report(Retrying(error, delay_s, attempt + 1))
                     await anyio.sleep(delay_s)
                 case Stop(error):
                     self._report(Failed(error))

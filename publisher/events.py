@@ -22,6 +22,7 @@ from dataclasses import dataclass
 from typing import Final, TypeAlias
 
 from tricklecast.publisher.core import Receipt
+from tricklecast.trickle.client.reports import Reporter
 from tricklecast.trickle.errors import SegmentDropped, TrickleError
 
 logger: Final = logging.getLogger("tricklecast.publisher")
@@ -74,7 +75,7 @@ class Retrying:
     Attributes:
         error: why it failed.
         delay_s: how many seconds the publisher waits before it.
-        attempt: which attempt failed, from 1.
+        attempt: the number of the attempt that follows; the first request was 1.
         seq: the segment that the request is for; ``None`` for a question about the channel.
     """
 
@@ -84,7 +85,7 @@ class Retrying:
     seq: int | None = None
 
     def __str__(self) -> str:
-        return f"{self.error}; attempt {self.attempt + 1} in {self.delay_s:.2f} s"
+        return f"{self.error}; attempt {self.attempt} in {self.delay_s:.2f} s"
 
 
 @dataclass(frozen=True, slots=True)
@@ -172,31 +173,24 @@ _LEVELS: Final[dict[type, int]] = {
 """All others: ``DEBUG``."""
 
 
-class Reporter:
-    """Hands events to the user's callback and to the log, and says when the connection was lost and regained.
+class PublisherReporter(Reporter[PublisherEvent]):
+    """Reports the events of one publisher, and says when the connection was lost and regained.
 
     Args:
-        on_event: the user's callback. Its exceptions are logged: they must not stop the publisher.
-        channel: the channel's name, for the log.
+        on_event, channel: as for :class:`~tricklecast.trickle.client.reports.Reporter`.
         now: seconds on a monotonic clock.
     """
 
     def __init__(
         self, on_event: Callable[[PublisherEvent], None] | None, channel: str, now: Callable[[], float]
     ) -> None:
-        self._on_event = on_event
-        self._channel = channel
+        super().__init__(logger, channel, on_event)
         self._now = now
-        self._lost_at: float | None = None
+        self._lost_at: float | None = None  # when the server stopped answering; None while it answers
 
     def __call__(self, event: PublisherEvent) -> None:
         """Report one event."""
-        logger.log(_LEVELS.get(type(event), logging.DEBUG), "%s: %s", self._channel, event)
-        if self._on_event is not None:
-            try:
-                self._on_event(event)
-            except Exception:
-                logger.exception("%s: on_event failed at %s", self._channel, event)
+        self.report(event, _LEVELS.get(type(event), logging.DEBUG))
 
     def lost(self, error: TrickleError) -> None:
         """A request got no answer."""

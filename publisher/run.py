@@ -68,7 +68,7 @@ async def run(
     def on_event(event: PublisherEvent) -> None:
         nonlocal unconfirmed
         match event:
-            case Retrying(error, attempt=1) if feed is None:
+            case Retrying(error, attempt=2) if feed is None:
                 status.say(f"warning: {error}; trying again")
             case Failed():
                 running.cancel()  # at once: the source may be silent

@@ -22,8 +22,8 @@ from tricklecast.publisher.body import Body, Buffer, Sending
 from tricklecast.publisher.core import Advance, Plan, Progress, Receipt, Resync, RetryAfter, Stop, Ticket
 from tricklecast.publisher.events import (
     Failed,
+    PublisherReporter,
     Renumbered,
-    Reporter,
     Retrying,
     SegmentBegun,
     SegmentLost,
@@ -368,7 +368,7 @@ class Segments:
         self,
         plan: Plan,
         requests: Requests,
-        report: Reporter,
+        report: PublisherReporter,
         *,
         drops: bool,
         preconnect: int,
@@ -766,7 +766,7 @@ class Segments:
                 assert_never(decision)
         self._counts["retries"] += 1
         if decision.error is not None:
-            self._report(Retrying(decision.error, delay_s, ticket.attempt, ticket.seq))
+            self._report(Retrying(decision.error, delay_s, ticket.attempt + 1, ticket.seq))
         upload.resting = True
         body.rest()
         await anyio.sleep(0.0 if holds else delay_s)
@@ -856,7 +856,7 @@ class Segments:
                 if isinstance(decision, RetryAfter):
                     self._pause_until = max(self._pause_until, self.now() + decision.delay_s)
                     if decision.error is not None:
-                        self._report(Retrying(decision.error, decision.delay_s, attempt))
+                        self._report(Retrying(decision.error, decision.delay_s, attempt + 1))
                 elif isinstance(decision, Stop):
                     self._report(Failed(decision.error))
         except Exception as error:
@@ -894,7 +894,7 @@ class Segments:
 
     def _on_move(self, error: TrickleError, pause_s: float, attempt: int, seq: int | None) -> None:
         self._counts["retries"] += 1
-        self._report(Retrying(error, pause_s, attempt, seq))
+        self._report(Retrying(error, pause_s, attempt + 1, seq))
 
     def _note(self, outcome: ExchangeOutcome) -> None:
         if isinstance(outcome, Lost):

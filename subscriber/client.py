@@ -108,7 +108,7 @@ class Subscriber:
         on_broken: whether iterating over a broken segment ends (``"skip"``; its ``broken`` is set) or raises
             ``ConnectionLost`` (``"raise"``). In both cases the next segment can be read.
         on_event: called with each event of :mod:`tricklecast.subscriber.events`, in the event loop: it must not block.
-            An exception that it raises ends the subscription.
+            An exception that it raises is logged, and reading goes on.
         wait_for_channel_s: how long to wait for a channel or a server that is not there yet, in seconds; ``None``: for
             ever.
         reconnect_s: how long to wait for a server that was there, and for its channel, in seconds. ``None``: for ever,

@@ -21,6 +21,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Final, Literal, TypeAlias
 
+from tricklecast.trickle.client.reports import Reporter
 from tricklecast.trickle.errors import ConnectionLost, TrickleError
 
 LOGGER: Final = logging.getLogger("tricklecast.subscriber")
@@ -43,7 +44,7 @@ class Retrying:
     Attributes:
         error: why it failed.
         delay_s: seconds until the next attempt.
-        attempt: the number of that attempt; the original request was 1.
+        attempt: the number of the attempt that follows; the first request was 1.
     """
 
     error: TrickleError
@@ -250,21 +251,19 @@ _COUNTED: Final[dict[type[SubscriberEvent], str]] = {
 """The counters of :class:`SubscriberStatistics` that count an event."""
 
 
-class Monitor:
-    """Counts what happens to one subscriber, logs it, and tells its ``on_event``.
+class Monitor(Reporter[SubscriberEvent]):
+    """Counts and reports the events of one subscriber.
 
     Args:
-        channel: the channel's name, for the log.
-        on_event: called with each event. What it raises ends the subscription with that error.
+        channel, on_event: as for :class:`~tricklecast.trickle.client.reports.Reporter`.
 
     Attributes:
         counts: the counters, under the names of :class:`SubscriberStatistics`.
     """
 
     def __init__(self, channel: str, on_event: OnEvent | None) -> None:
+        super().__init__(LOGGER, channel, on_event)
         self.counts: Final[Counter[str]] = Counter()
-        self._channel = channel
-        self._on_event = on_event
         self._last_error: TrickleError | None = None
         self._is_connected = self._is_lagging = False
 
@@ -285,9 +284,7 @@ class Monitor:
         # Only the first retry of a request is a warning: an outage is not reported every few seconds.
         is_first_retry = isinstance(event, Retrying) and event.attempt <= 2
         is_warning = is_first_retry or isinstance(event, Gap | SegmentTruncated | SegmentBroken)
-        LOGGER.log(logging.WARNING if is_warning else logging.INFO, "%s: %s", self._channel, event)
-        if self._on_event is not None:
-            self._on_event(event)
+        self.report(event, logging.WARNING if is_warning else logging.INFO)
 
     def answered(self) -> None:
         """The server has answered a request."""

@@ -600,7 +600,7 @@ def test_events_tell_what_happens() -> None:
             *["SegmentBegun", "SegmentLost", "Finished"],
         ]
         assert isinstance(events[2], Retrying)
-        assert (events[2].delay_s, events[2].attempt, events[2].seq) == (0.05, 1, 0)
+        assert (events[2].delay_s, events[2].attempt, events[2].seq) == (0.05, 2, 0)
         assert events[-1] == Finished(True, ())
         events.clear()
         trickle = Trickle()

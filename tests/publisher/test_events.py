@@ -12,9 +12,9 @@ from tricklecast.publisher.events import (
     Failed,
     Finished,
     PublisherEvent,
+    PublisherReporter,
     Reconnected,
     Renumbered,
-    Reporter,
     Retrying,
     SegmentBegun,
     SegmentLost,
@@ -29,7 +29,7 @@ EVENTS: list[tuple[PublisherEvent, int, str]] = [
     (SegmentLost(7, LOST), logging.WARNING, "segment 7 is lost: connection lost: gone"),
     (SegmentLost(None, SegmentDropped()), logging.WARNING, str(SegmentDropped())),
     (SegmentLost(7, SegmentDropped(7)), logging.WARNING, str(SegmentDropped(7))),
-    (Retrying(LOST, 0.254, 1), logging.INFO, "connection lost: gone; attempt 2 in 0.25 s"),
+    (Retrying(LOST, 0.254, 2), logging.INFO, "connection lost: gone; attempt 2 in 0.25 s"),
     (Disconnected(LOST), logging.WARNING, "the server does not answer: connection lost: gone"),
     (Reconnected(2.5), logging.INFO, "the server answers again, after 2.5 s"),
     (Renumbered(50, 7), logging.WARNING, "segment 50 is published as segment 7"),
@@ -46,28 +46,17 @@ def test_an_event_goes_to_the_callback_and_the_log(
     """With the channel's name, as a sentence, at a level that fits."""
     seen: list[PublisherEvent] = []
     with caplog.at_level(logging.DEBUG, "tricklecast.publisher"):
-        Reporter(seen.append, "cam", lambda: 0.0)(event)
-        Reporter(None, "cam", lambda: 0.0)(event)
+        PublisherReporter(seen.append, "cam", lambda: 0.0)(event)
+        PublisherReporter(None, "cam", lambda: 0.0)(event)
     assert seen == [event]
     assert [(record.levelno, record.getMessage()) for record in caplog.records] == [(level, f"cam: {sentence}")] * 2
-
-
-def test_a_callback_that_fails_is_logged(caplog: pytest.LogCaptureFixture) -> None:
-    """It must not stop the publisher, and it is not hidden."""
-
-    def fail(event: PublisherEvent) -> None:
-        raise LookupError("mine")
-
-    Reporter(fail, "cam", lambda: 0.0)(Failed(LOST))
-    assert "on_event failed" in caplog.text
-    assert "LookupError: mine" in caplog.text
 
 
 def test_an_outage_is_told_once() -> None:
     """Its first loss and its first answer; an answer without an outage says nothing."""
     seen: list[PublisherEvent] = []
     clock = iter([10.0, 12.5])
-    report = Reporter(seen.append, "cam", lambda: next(clock))
+    report = PublisherReporter(seen.append, "cam", lambda: next(clock))
     report.answered()
     for _ in range(3):
         report.lost(LOST)

@@ -184,25 +184,6 @@ def test_the_newest_segment_has_no_number_until_it_is_known() -> None:
     assert [event.wanted for event in events if isinstance(event, SkippedAhead)] == [None]
 
 
-def test_what_on_event_raises_ends_the_subscription() -> None:
-    """Nothing is swallowed, wherever it is called."""
-
-    async def lose(exchange: Exchange) -> None:
-        await exchange.text(470, "gone", latest=8, earliest=5)
-
-    def fail(event: SubscriberEvent) -> None:
-        if isinstance(event, SkippedAhead):
-            raise ZeroDivisionError("mine")
-
-    async def main() -> None:
-        async with subscribed(lose, start=0, on_event=fail) as (subscriber, _):
-            for _ in range(2):
-                with pytest.raises(ZeroDivisionError, match="mine"):
-                    await anext(subscriber)
-
-    run(main)
-
-
 def test_events_are_logged(caplog: pytest.LogCaptureFixture) -> None:
     """With the channel's name; data that was lost is a warning, the repetition of a failure is not."""
     caplog.set_level(logging.INFO, "tricklecast.subscriber")

@@ -1,0 +1,33 @@
+"""Hands the events of a client to its program and to the log."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable
+from typing import Generic, TypeVar
+
+E = TypeVar("E")
+
+
+class Reporter(Generic[E]):
+    """Reports the events of one client.
+
+    Args:
+        logger: gets each event as a sentence.
+        channel: the channel's name, for the log.
+        on_event: the program's callback. Its exceptions are logged: they must not stop media.
+    """
+
+    def __init__(self, logger: logging.Logger, channel: str, on_event: Callable[[E], None] | None) -> None:
+        self._logger = logger
+        self._channel = channel
+        self._on_event = on_event
+
+    def report(self, event: E, level: int) -> None:
+        """Log an event at a level of ``logging``, and tell the program."""
+        self._logger.log(level, "%s: %s", self._channel, event)
+        if self._on_event is not None:
+            try:
+                self._on_event(event)
+            except Exception:
+                self._logger.exception("%s: on_event failed at %s", self._channel, event)
