@@ -866,15 +866,17 @@ class Archive:
         return True
 
     def would_stay(self, stored: StoredChannel, seq: int, size: int, closed_us: int) -> bool:
-        """Whether retention would keep a segment that comes now, and rather remove older ones."""
-        limits, oldest = self.retention, self._oldest()
-        is_full = self.bytes + size > self.limit or self.segments >= MAX_SEGMENTS
+        """Whether retention would keep a segment that comes now, or replaces itself, and rather remove older ones."""
+        limits, oldest, same = self.retention, self._oldest(), stored.entries.get(seq)
+        less, fewer = (0, 0) if same is None else (same.size, 1)
+        is_full = self.bytes - less + size > self.limit or self.segments - fewer >= MAX_SEGMENTS
         if closed_us < self.wall_us() - round(limits.age_s * 1e6) or size > min(limits.channel_bytes, self.limit):
             return False
         if is_full and (oldest is None or oldest[2].closed_us >= closed_us):
             return False
         coming = {one: tap.segment.size for one, tap in stored.taps.items() if tap.segment.closed and one != seq}
-        bytes_then, segments_then = stored.bytes + sum(coming.values()), len(stored.seqs) + len(coming)
+        bytes_then = stored.bytes - less + sum(coming.values())
+        segments_then = len(stored.seqs) - fewer + len(coming)
         lowest = min([*stored.seqs[:1], *coming], default=seq)
         is_full = bytes_then + size > limits.channel_bytes or segments_then >= limits.channel_segments
         return not is_full or seq > lowest

@@ -5,6 +5,7 @@ from __future__ import annotations
 import errno
 import threading
 from collections.abc import Iterator
+from functools import partial
 from pathlib import Path
 from typing import Any
 from zlib import crc32
@@ -17,6 +18,7 @@ from tests.support.waiting import WITHIN_S, eventually
 from tricklecast.app.clock import wall_us
 from tricklecast.app.core.segment import State
 from tricklecast.app.mirror.destination import NotACopy
+from tricklecast.app.mirror.sides import SourceSegment
 from tricklecast.app.storage import archive as archive_module
 from tricklecast.app.storage.archive import Archive
 from tricklecast.app.storage.database import Batch
@@ -328,6 +330,24 @@ def test_retention_keeps_the_newest_history(tmp_path: Path, order: Any, limit: d
         site.pair.insert("film", seq, body(seq), opened_us=start + seq, closed_us=start + seq)
         settled(site.target)
     assert list(site.pair.copies()) == [4, 5, 6, 7, 8, 9]
+    site.close()
+
+
+def test_a_segment_that_is_another_one_takes_its_own_place(tmp_path: Path) -> None:
+    """Also if there is room for no further one: the oldest of those that are kept is one of them."""
+    site = Site(tmp_path / "source", tmp_path / "target", retain_channel_segments=6)
+    begun(site, 10)
+    start = wall_us() - 1_000_000_000
+    for seq in (4, 5, 6, 3):
+        site.pair.insert("film", seq, body(seq), opened_us=start + seq, closed_us=start + seq)
+        settled(site.target)
+    other = SourceSegment(4, State.COMPLETE, 7, None, start, start + 4)
+    keeps = partial(destination_of(site.target).keeps, "film", 1)
+    assert site.target.inside(partial(keeps, other))
+    assert not site.target.inside(partial(keeps, other._replace(seq=3)))
+    assert site.pair.insert("film", 4, b"another", opened_us=start, closed_us=start + 4)
+    settled(site.target)
+    assert site.pair.copies() == {4: 7, **dict.fromkeys(range(5, 10), 1000)}
     site.close()
 
 

@@ -498,7 +498,7 @@ class ModelDestination:
         return [HeldCopy(seq, len(body), crc32(body) if known else None) for seq, body in archive]
 
     def keeps(self, name: str, epoch: int, segment: SourceSegment) -> bool:
-        return segment.seq >= self.lowest
+        return segment.seq >= self.lowest or segment.seq in self.archive[name, epoch]
 
     def insert(self, name: str, epoch: int, segment: SourceSegment, body: Sequence[bytes]) -> bool:
         if self.full:
@@ -716,6 +716,10 @@ class World:
                 self.start()
             case "disk":
                 destination.full = not destination.full
+            case "retention":
+                destination.lowest = dice.choice((0, 2, 5))
+                if self.mirror is not None:
+                    self.mirror.resync(["*"])
             case "look" if self.mirror is not None:
                 self.mirror.look_again()
             case "resync" if self.mirror is not None:
@@ -811,7 +815,7 @@ class _Watched(MirrorRegistry):
 _CHANCES: Final = {
     "write": 12, "delete": 8, "begin anew": 4, "source restarts": 1, "source goes": 1, "source comes": 2,
     "news are forgotten": 2, "history is forgotten": 1, "lies": 1, "select": 2, "own": 1, "restart": 1, "kill": 1,
-    "disk": 0.5, "look": 1, "resync": 1,
+    "disk": 0.5, "retention": 0.5, "look": 1, "resync": 1,
 }  # fmt: skip
 _WHAT, _WEIGHTS = [*_CHANCES], [*_CHANCES.values()]
 
