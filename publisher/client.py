@@ -296,6 +296,17 @@ class Publisher:
             raise LocalProtocolError("the publisher is not open")
         return Segment(self._segments, wait=wait)
 
+    async def begin(self) -> Segment:
+        """Begin the next segment without a block, for an object with callbacks.
+
+        :meth:`Segment.end` ends it, :meth:`Segment.abort` cuts it off; so does the publisher's end.
+
+        Raises:
+            PublisherFull: the buffer had no room for ``buffer_s`` seconds.
+            LocalProtocolError: the publisher is not open.
+        """
+        return await self.segment().__aenter__()
+
     def statistics(self) -> PublisherStatistics:
         """Return the counters so far, as a snapshot that does not change."""
         return self._segments.statistics()

@@ -233,8 +233,8 @@ class Segment:
                 if self._wait:
                     await self.settled()
         finally:
-            if not handed_over and self._result is None:
-                self._segments.give_up(self, ClosedHere("the segment was cut off"))
+            if not handed_over:
+                self.abort()
 
     async def write(self, chunk: bytes) -> None:
         """Write one chunk; returns once it was handed to the connection. Readers get it as it is, in one piece.
@@ -284,6 +284,28 @@ class Segment:
         self._ended_at = self._segments.now()
         if self._result is None:
             self._segments.bind(self).body.end()
+
+    async def end(self) -> Receipt:
+        """End the segment, and wait for its receipt. A wait that is cancelled changes nothing: call it again.
+
+        Raises:
+            TrickleError: it failed, as in :meth:`write`.
+        """
+        self._check_entered()
+        if not self._left:
+            self.end_nowait()
+        return await self.settled()
+
+    def abort(self) -> None:
+        """Cut the segment off, unless it is over: the server closes it as truncated, and its result is ``ClosedHere``.
+
+        Raises:
+            LocalProtocolError: it has not been entered.
+        """
+        self._check_entered()
+        self._left = True
+        if self._result is None:
+            self._segments.give_up(self, ClosedHere("the segment was cut off"))
 
     async def _write(self, chunk: bytes, *, last: bool = False) -> None:
         self._check_open()

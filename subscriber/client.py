@@ -223,12 +223,20 @@ class Subscriber:
 
     # Opening and closing.
 
-    async def __aenter__(self) -> Self:
+    async def open(self) -> Self:
+        """Begin to use the subscriber, as ``async with`` does; :meth:`close` ends it, in any task.
+
+        Raises:
+            LocalProtocolError: it was used before.
+        """
         self._begin(_Use.BLOCK)
         return self
 
+    async def __aenter__(self) -> Self:
+        return await self.open()
+
     async def __aexit__(self, *exc_info: object) -> None:
-        await self._close()
+        await self.close()
 
     def __aiter__(self) -> AsyncIterator[Segment]:
         return self.looped(self)
@@ -250,7 +258,7 @@ class Subscriber:
                 yield item
         finally:
             _IN_LOOPS.discard(self)
-            await self._close()
+            await self.close()
 
     def _begin(self, use: _Use) -> None:
         if self._use is not _Use.NEW:
@@ -263,7 +271,8 @@ class Subscriber:
             *(self._resolved, dict(self._headers)),
         )
 
-    async def _close(self) -> None:
+    async def close(self) -> None:
+        """Leave the segment that is being read, and close the connections. Further calls do nothing."""
         self._use = _Use.OVER
         pending, self._next = self._next, None
         # asyncio's own cancellation reaches into shields: the steps after the one that it meets are done all the same.

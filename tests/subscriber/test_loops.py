@@ -550,3 +550,20 @@ class TestRules:
                 await server.all_closed()
 
         run(main)
+
+
+def test_a_subscriber_is_opened_and_closed_by_calls() -> None:
+    """As by a block: the loop can be left and taken up again; after its end the subscriber is closed."""
+
+    async def main() -> None:
+        async with fake(channel(s0=b"a", s1=b"b")) as server:
+            subscriber = await Subscriber(server.url, start=0).open()
+            assert [await segment.read() async for segment in subscriber] == [b"a", b"b"]
+            await subscriber.close()
+            await subscriber.close()
+            with pytest.raises(ClosedHere):
+                await anext(subscriber)
+            with pytest.raises(LocalProtocolError):
+                await subscriber.open()
+
+    run(main)
