@@ -6,7 +6,7 @@ import time
 import anyio
 
 from tricklecast import Publisher, TrickleError
-from tricklecast.publisher import Segment
+from tricklecast.publisher import SegmentWriter
 
 
 async def encode() -> bytes:
@@ -24,7 +24,7 @@ async def main(url: str) -> None:
     print(publisher.statistics())
 
 
-async def report(segment: Segment) -> None:
+async def report(segment: SegmentWriter) -> None:
     try:
         receipt = await segment.settled()
         print(f"segment {receipt.seq}: {receipt.stored} bytes, answered after {receipt.answered_s:.2f} s")

@@ -7,7 +7,7 @@ if TYPE_CHECKING:
     from tricklecast.publisher.client import Publisher
     from tricklecast.publisher.core import Closed, Receipt
     from tricklecast.publisher.events import PublisherEvent
-    from tricklecast.publisher.segments import PublisherStatistics, Segment
+    from tricklecast.publisher.segments import PublisherStatistics, SegmentWriter
 
 _HOMES = {
     "Closed": "core",
@@ -15,10 +15,10 @@ _HOMES = {
     "PublisherEvent": "events",
     "PublisherStatistics": "segments",
     "Receipt": "core",
-    "Segment": "segments",
+    "SegmentWriter": "segments",
 }
 
-__all__ = ["Closed", "Publisher", "PublisherEvent", "PublisherStatistics", "Receipt", "Segment"]
+__all__ = ["Closed", "Publisher", "PublisherEvent", "PublisherStatistics", "Receipt", "SegmentWriter"]
 
 
 def __getattr__(name: str) -> object:

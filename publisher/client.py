@@ -31,7 +31,7 @@ from anyio.abc import TaskGroup
 
 from tricklecast.publisher.core import Advance, Plan, Receipt, RetryAfter, Stop, parse_start
 from tricklecast.publisher.events import Failed, Finished, PublisherEvent, PublisherReporter, Retrying
-from tricklecast.publisher.segments import PublisherStatistics, Requests, Segment, Segments
+from tricklecast.publisher.segments import PublisherStatistics, Requests, Segments, SegmentWriter
 from tricklecast.trickle import __version__, wire
 from tricklecast.trickle.client.answers import ExchangeOutcome
 from tricklecast.trickle.client.arguments import (
@@ -56,7 +56,7 @@ from tricklecast.trickle.errors import (
     TrickleError,
 )
 
-__all__ = ["Publisher", "Segment"]
+__all__ = ["Publisher", "SegmentWriter"]
 
 USER_AGENT: Final = f"tricklecast/{__version__}"
 
@@ -284,22 +284,22 @@ class Publisher:
         if was_open and (seqs := self._segments.unseen):
             raise SegmentsUnconfirmed(seqs, self._segments.forgotten)
 
-    def segment(self, *, wait: bool = True) -> Segment:
+    def segment(self, *, wait: bool = True) -> SegmentWriter:
         """The next segment, as an async context manager.
 
         Args:
             wait: leaving its block waits for the receipt. Without, it returns once the segment was handed over, and
-                :meth:`Segment.settled` waits for the receipt. If nobody asks for it and the segment is lost, leaving
-                the publisher's block raises ``SegmentsUnconfirmed``.
+                :meth:`SegmentWriter.settled` waits for the receipt. If nobody asks for it and the segment is lost,
+                leaving the publisher's block raises ``SegmentsUnconfirmed``.
         """
         if self._state is _State.NEW:
             raise LocalProtocolError("the publisher is not open")
-        return Segment(self._segments, wait=wait)
+        return SegmentWriter(self._segments, wait=wait)
 
-    async def begin(self) -> Segment:
+    async def begin(self) -> SegmentWriter:
         """Begin the next segment without a block, for an object with callbacks.
 
-        :meth:`Segment.end` ends it, :meth:`Segment.abort` cuts it off; so does the publisher's end.
+        :meth:`SegmentWriter.end` ends it, :meth:`SegmentWriter.abort` cuts it off; so does the publisher's end.
 
         Raises:
             PublisherFull: the buffer had no room for ``buffer_s`` seconds.
@@ -315,7 +315,7 @@ class Publisher:
         """Publish a whole segment as one chunk.
 
         Raises:
-            TrickleError: as :meth:`Segment.write`.
+            TrickleError: as :meth:`SegmentWriter.write`.
         """
         async with self.segment() as segment:
             await segment._write(data, last=True)
@@ -331,7 +331,7 @@ class Publisher:
         Raises:
             TypeError: ``obj`` cannot be written as JSON.
             InvalidInput: it has a value that JSON does not have, or is longer than ``limit``; nothing was sent.
-            TrickleError: as :meth:`Segment.write`.
+            TrickleError: as :meth:`SegmentWriter.write`.
         """
         try:
             text = json.dumps(obj, ensure_ascii=False, separators=(",", ":"), allow_nan=False)

@@ -19,7 +19,7 @@ from typing import Final, Protocol
 import anyio
 from anyio.abc import TaskGroup
 
-from tricklecast.publisher.client import Publisher, Segment
+from tricklecast.publisher.client import Publisher, SegmentWriter
 from tricklecast.publisher.steps import Chunk, IsStopped, Step
 from tricklecast.trickle.client.tasks import Notifier
 from tricklecast.trickle.errors import BrokenByPeer, SegmentDropped, SegmentTooLarge, TrickleError
@@ -181,7 +181,7 @@ class Feed:
         self._drops = drops
         self._warn = warn
         self._shorten = shorten
-        self._in_flight: dict[Segment, int] = {}  # the bytes that were written of each
+        self._in_flight: dict[SegmentWriter, int] = {}  # the bytes that were written of each
         self._settling = 0  # tasks that wait for the end of a segment
         self._settled = Notifier()
         self._failure: Exception | None = None
@@ -201,7 +201,7 @@ class Feed:
             TrickleError: the publisher cannot go on, or the source failed; then its last segment is truncated.
         """
         async with anyio.create_task_group() as tasks:
-            segment: Segment | None = None
+            segment: SegmentWriter | None = None
             try:
                 while True:
                     step = await self._steps.receive()
@@ -238,7 +238,7 @@ class Feed:
             self._warn(f"segment {segment.seq} is lost: no answer within {CONFIRM_S:g} s")
         return self.totals
 
-    async def _begin(self, tasks: TaskGroup) -> Segment:
+    async def _begin(self, tasks: TaskGroup) -> SegmentWriter:
         """Enter the next segment."""
         segment = await self._publisher.segment(wait=False).__aenter__()
         self._in_flight[segment] = 0
@@ -246,7 +246,7 @@ class Feed:
         tasks.start_soon(self._settle, segment, tasks)
         return segment
 
-    async def _write(self, segment: Segment, data: bytes) -> None:
+    async def _write(self, segment: SegmentWriter, data: bytes) -> None:
         try:
             if self._drops:
                 segment.write_nowait(data)
@@ -259,7 +259,7 @@ class Feed:
         self.totals.bytes += len(data)
         self.totals.seq = max(segment.seq, self.totals.seq or 0)
 
-    async def _settle(self, segment: Segment, tasks: TaskGroup) -> None:
+    async def _settle(self, segment: SegmentWriter, tasks: TaskGroup) -> None:
         """Wait until a segment was published or lost."""
         try:
             await segment.settled()

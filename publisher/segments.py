@@ -170,7 +170,7 @@ def _pinned(epoch: int | None) -> dict[str, str]:
     return {} if epoch is None else {wire.EPOCH: str(epoch)}
 
 
-class Segment:
+class SegmentWriter:
     """One segment while it is being written; made by :meth:`Publisher.segment`.
 
     Leaving the block normally ends the segment and waits for its receipt, unless ``wait=False`` was asked for: then
@@ -212,7 +212,7 @@ class Segment:
         self._check_result()
         raise LocalProtocolError("the segment is not over yet")
 
-    async def __aenter__(self) -> Segment:
+    async def __aenter__(self) -> SegmentWriter:
         if self._is_entered:
             raise LocalProtocolError("a segment is entered once")
         await self._segments.enter(self)
@@ -366,7 +366,7 @@ class Upload:
         self.body = body
         self.scope = anyio.CancelScope()  # cancelling it cuts the request off
         self.stay = anyio.CancelScope()  # cancelling it cuts this attempt off: another one follows
-        self.segment: Segment | None = None  # None while it is a preconnect
+        self.segment: SegmentWriter | None = None  # None while it is a preconnect
         self.touched = False  # something of it has been handed to a connection
         self.resting = False  # it has to be made again, and nothing of that has been handed to a connection yet
 
@@ -414,12 +414,12 @@ class Segments:
         self._accepting = True
         self._stopped = False
         self.most = MAX_IN_FLIGHT  # segments that may wait
-        self._pending: list[Segment] = []
+        self._pending: list[SegmentWriter] = []
         self._ahead: list[Upload] = []  # preconnects, by seq
         self._queued: deque[Upload] = deque()  # requests of segments that wait for others' tasks to end, by seq
         self._carried = 0  # requests that have a task
         self._entering: deque[Notifier] = deque()  # of tasks that wait for room; the first one enters next
-        self._unseen: deque[Segment] = deque()  # failed; at most MAX_UNSEEN
+        self._unseen: deque[SegmentWriter] = deque()  # failed; at most MAX_UNSEEN
         self.forgotten = 0  # older ones of them whose writers did not know it
         self._pause_until = 0.0
         self._idle_since = 0.0
@@ -448,7 +448,7 @@ class Segments:
 
     # For segments.
 
-    async def enter(self, segment: Segment) -> None:
+    async def enter(self, segment: SegmentWriter) -> None:
         """Begin a segment. If the buffer is full, drop the oldest ones or wait.
 
         Raises:
@@ -505,7 +505,7 @@ class Segments:
         self._drop_while(lambda oldest: not self._buffer.fits(size), spare=body)
         return self._buffer.fits(size)
 
-    def _drop_while(self, condition: Callable[[Segment], bool], spare: Body | None = None) -> None:
+    def _drop_while(self, condition: Callable[[SegmentWriter], bool], spare: Body | None = None) -> None:
         """Drop the oldest segments as long as the condition holds for the oldest one that is left.
 
         Those that a connection carries come last: on a slow network each would be cut when most of it had been sent,
@@ -533,7 +533,7 @@ class Segments:
         assert seq is not None, "the position was found before the first segment"
         return seq
 
-    def bind(self, segment: Segment) -> Upload:
+    def bind(self, segment: SegmentWriter) -> Upload:
         """The request of a segment for which there is something to send: the oldest preconnect, or a new one."""
         if segment._upload is None:
             if self.error is not None:
@@ -544,7 +544,7 @@ class Segments:
             self._plan.numbering.bind(upload.ticket.seq)
         return segment._upload
 
-    def give_up(self, segment: Segment, result: TrickleError, *, tell: bool = True) -> None:
+    def give_up(self, segment: SegmentWriter, result: TrickleError, *, tell: bool = True) -> None:
         """End a segment in the middle, with the error that its writer gets.
 
         Args:
@@ -591,7 +591,7 @@ class Segments:
             self._idle_since = self.now()
             idle = all(segment._upload is None for segment in self._pending)
             if idle and not self._plan.uncertain and self._accepting and self.error is None:
-                segment = Segment(self, wait=True)
+                segment = SegmentWriter(self, wait=True)
                 segment._entered_at = self._idle_since
                 self.bind(segment).body.end()
                 while segment._result is None:
@@ -667,7 +667,7 @@ class Segments:
 
     # Requests.
 
-    def drop(self, segment: Segment) -> None:
+    def drop(self, segment: SegmentWriter) -> None:
         """Give a segment up for a newer one."""
         begun_as = segment._upload.ticket.seq if segment._upload is not None and segment._upload.touched else None
         if begun_as is not None:
@@ -815,7 +815,7 @@ class Segments:
             self._settle(upload.segment, result)
         self.open_ahead()
 
-    def _settle(self, segment: Segment, result: Receipt | Exception) -> None:
+    def _settle(self, segment: SegmentWriter, result: Receipt | Exception) -> None:
         """A segment was published or lost, unless that was known before."""
         if segment._result is None:
             self._idle_since = now = self.now()
@@ -828,7 +828,7 @@ class Segments:
             self._pending.remove(segment)
             self._notify()
 
-    def _report_result(self, segment: Segment, result: Receipt | Exception) -> None:
+    def _report_result(self, segment: SegmentWriter, result: Receipt | Exception) -> None:
         match result:
             case Receipt(sent=size):
                 self._counts["segments" if size else "empty"] += 1

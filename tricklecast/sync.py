@@ -43,7 +43,7 @@ from tricklecast.subscriber import Messages
 from tricklecast.trickle.client.arguments import URLs
 from tricklecast.trickle.client.channel import Head
 
-__all__ = ["Channel", "Publisher", "PublisherSegment", "Subscriber", "SubscriberSegment"]
+__all__ = ["Channel", "Publisher", "Segment", "SegmentWriter", "Subscriber"]
 
 
 class _Blocking:
@@ -170,12 +170,12 @@ class Publisher(_Client):
         receipt: Receipt = self._call(self._target.publish, data)
         return receipt
 
-    def segment(self, **options: Any) -> PublisherSegment:
+    def segment(self, **options: Any) -> SegmentWriter:
         """Begin the next segment. Use it in a ``with`` block."""
-        return PublisherSegment(self._target.segment(**options), self._portal)
+        return SegmentWriter(self._target.segment(**options), self._portal)
 
 
-class PublisherSegment(_Blocking):
+class SegmentWriter(_Blocking):
     """A segment that the program is publishing."""
 
     def __enter__(self) -> Self:
@@ -198,8 +198,8 @@ class Subscriber(_Client):
     def __init__(self, url: URLs, **options: Any) -> None:
         super().__init__(tricklecast.Subscriber(url, **options))
 
-    def __iter__(self) -> Iterator[SubscriberSegment]:
-        return (SubscriberSegment(segment, self._portal) for segment in self._items(self._target))
+    def __iter__(self) -> Iterator[Segment]:
+        return (Segment(segment, self._portal) for segment in self._items(self._target))
 
     def messages(self, **options: Any) -> Iterator[Any]:
         """Yield the channel's JSON documents, one per segment."""
@@ -210,7 +210,7 @@ class Subscriber(_Client):
         return self._items(aiter(Messages(self._target, lines=True, **options)))
 
 
-class SubscriberSegment(_Blocking):
+class Segment(_Blocking):
     """A segment that the program is reading: iterate over its chunks, or call :meth:`read`."""
 
     def __iter__(self) -> Iterator[bytes]:

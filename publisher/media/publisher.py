@@ -232,7 +232,7 @@ class MediaPublisher:
         Raises:
             InvalidInput: the frame cannot be encoded, or this build of PyAV has no encoder for it.
             LocalProtocolError: the publisher is not open.
-            TrickleError: the publisher cannot go on, as in :meth:`tricklecast.publisher.Segment.write`.
+            TrickleError: the publisher cannot go on, as in :meth:`tricklecast.publisher.SegmentWriter.write`.
         """
         if (pts is None) != (time_base is None):
             raise InvalidInput("pts and time_base belong together")

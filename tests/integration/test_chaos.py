@@ -22,8 +22,7 @@ import pytest
 from tests.integration.weather import Weather, weather
 from tests.subscriber.fake import timed
 from tests.support.waiting import WITHIN_S, until
-from tricklecast.publisher import Publisher, core
-from tricklecast.publisher import Segment as Written
+from tricklecast.publisher import Publisher, SegmentWriter, core
 from tricklecast.subscriber import Position, Subscriber
 from tricklecast.subscriber.fetch import Runtime
 from tricklecast.testing import TestServer, server
@@ -99,7 +98,7 @@ class Channel:
             assert statistics.segments == len(self.confirmed)
             assert statistics.dropped + statistics.lost == self.failed
 
-    async def _write(self, segment: Written, body: bytes) -> None:
+    async def _write(self, segment: SegmentWriter, body: bytes) -> None:
         third = len(body) // 3
         try:
             async with segment:

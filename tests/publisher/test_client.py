@@ -15,19 +15,19 @@ from tests.publisher.fakes import Trickle, cut, publisher, reply
 from tests.support.peers import FakeServer, Head, Peer, fake_server, run
 from tests.support.server import RunningServer
 from tests.support.waiting import until
-from tricklecast.publisher import Closed, Publisher, PublisherEvent, Receipt, Segment, client
+from tricklecast.publisher import Closed, Publisher, PublisherEvent, Receipt, SegmentWriter, client
 from tricklecast.publisher.events import Failed, Finished, Renumbered, Retrying
 from tricklecast.trickle import __version__, errors, wire
 from tricklecast.trickle.client import answers
 
 
-def write_much(segment: Segment) -> None:
+def write_much(segment: SegmentWriter) -> None:
     """More, without waiting, than may wait."""
     for _ in range(1000):
         segment.write_nowait(bytes(100_000))
 
 
-async def write_without_end(segment: Segment) -> None:
+async def write_without_end(segment: SegmentWriter) -> None:
     """Write until something is raised."""
     async with segment:
         while True:

@@ -16,7 +16,7 @@ from tests.support.local import LocalServer, local_server
 from tests.support.peers import run
 from tests.support.waiting import WITHIN_S, until
 from tricklecast import testing
-from tricklecast.publisher import Publisher, Segment, core
+from tricklecast.publisher import Publisher, SegmentWriter, core
 from tricklecast.subscriber import Subscriber
 from tricklecast.trickle import errors, wire
 
@@ -173,7 +173,7 @@ def test_a_live_stream_loses_nothing_while_its_server_restarts(end: str) -> None
 
     async def main(server: testing.TestServer) -> None:
         async with publisher(server.url("live"), when_full="drop") as pub:
-            made: list[Segment] = []
+            made: list[SegmentWriter] = []
             for number in range(30):
                 if number == 5:
                     assert [(await segment.settled()).seq for segment in made] == list(range(5))

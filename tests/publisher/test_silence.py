@@ -13,7 +13,7 @@ import pytest
 
 from tests.publisher.fakes import Trickle, publisher
 from tests.support.peers import Peer, fake_server, run
-from tricklecast.publisher import Segment, client, segments
+from tricklecast.publisher import SegmentWriter, client, segments
 from tricklecast.publisher.client import SILENCE_S
 from tricklecast.publisher.core import FIRST_RETRIES
 from tricklecast.trickle import errors
@@ -64,9 +64,9 @@ class Quiet(Peer):
             await super().answer(status, headers, body)
 
 
-async def encode(pub: client.Publisher) -> list[Segment]:
+async def encode(pub: client.Publisher) -> list[SegmentWriter]:
     """Publish small segments, without waiting for answers, until that is not possible any more."""
-    made: list[Segment] = []
+    made: list[SegmentWriter] = []
     while pub.error is None:
         with contextlib.suppress(errors.ConnectionLost):
             async with pub.segment(wait=False) as segment:

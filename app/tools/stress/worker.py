@@ -199,7 +199,7 @@ class _Publisher(_Client):
         if publisher.error is not None:
             raise publisher.error
 
-    async def _write(self, sending: tricklecast.publisher.client.Segment, segment: PlannedSegment) -> str:
+    async def _write(self, sending: tricklecast.publisher.client.SegmentWriter, segment: PlannedSegment) -> str:
         """Write a segment on time; returns the error that prevented it, or an empty text."""
         behind_ns, error = 0, ""
         try:
@@ -214,7 +214,7 @@ class _Publisher(_Client):
         return error
 
     async def _confirm(
-        self, sending: tricklecast.publisher.client.Segment, segment: PlannedSegment, error: str
+        self, sending: tricklecast.publisher.client.SegmentWriter, segment: PlannedSegment, error: str
     ) -> None:
         """Report a segment when the server has stored or refused it."""
         try:
