@@ -7,7 +7,7 @@ RUN apt-get update && apt-get install -y --no-install-recommends gcc python3-dev
 RUN pip install --no-cache-dir 'uv>=0.8'
 COPY pyproject.toml uv.lock README.md LICENSE ./
 ENV UV_PROJECT_ENVIRONMENT=/opt/tricklecast UV_PYTHON=/usr/local/bin/python UV_LINK_MODE=copy UV_COMPILE_BYTECODE=1
-RUN uv sync --locked --no-dev --no-install-project --extra media --extra tokens --extra cluster
+RUN uv sync --locked --no-dev --no-install-project --extra server --extra media --extra tokens --extra cluster
 COPY scripts/vendor.py scripts/vendor.toml scripts/
 COPY tricklecast tricklecast
 COPY trickle trickle
@@ -16,10 +16,10 @@ COPY publisher publisher
 COPY subscriber subscriber
 COPY analytics analytics
 ENV HATCH_BUILD_HOOKS_ENABLE=1
-RUN uv sync --locked --no-dev --no-editable --extra media --extra tokens --extra cluster
+RUN uv sync --locked --no-dev --no-editable --extra server --extra media --extra tokens --extra cluster
 
 FROM build AS build-analytics
-RUN uv sync --locked --no-dev --no-editable --extra media --extra tokens --extra cluster --extra analytics
+RUN uv sync --locked --no-dev --no-editable --extra server --extra media --extra tokens --extra cluster --extra analytics
 
 FROM python:3.13-slim AS base
 RUN useradd --create-home --uid 10001 tricklecast && mkdir /data /logs /storms && chown tricklecast /logs /storms /data

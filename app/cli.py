@@ -46,7 +46,8 @@ class Mount:
         module, function: the command's function; it may be a coroutine function, and its docstring is the help.
         summary: the command's line in the list of commands.
         group: the heading under which the list shows it.
-        extra: the optional dependency that the command needs, and that dependency's import name.
+        extra: the optional dependency that the command needs, and that dependency's import name. Without it: what
+            the extra `server` has, and most commands need no more of that than typer.
     """
 
     module: str
@@ -56,6 +57,12 @@ class Mount:
     extra: tuple[str, str] | None = None
 
 
+class MissingExtra(TrickleError):
+    """An optional package is not installed. This counts as wrong usage."""
+
+    exit_code = 2
+
+
 _LIVE: Final = "Publish and subscribe"
 _SERVER: Final = "Server"
 _STORMS: Final = "Access logs and retry storms"
@@ -63,7 +70,7 @@ _ANALYTICS: Final = ("analytics", "duckdb")
 _TESTS: Final = "Tests and examples"
 
 COMMANDS: Final = {
-    "serve": Mount("tricklecast.app.serve_cli", "serve", "Run a server.", _LIVE),
+    "serve": Mount("tricklecast.app.serve_cli", "serve", "Run a server.", _LIVE, ("server", "uvicorn")),
     "publish": Mount("tricklecast.publisher.cli", "publish", "Publish media or plain bytes to a channel.", _LIVE),
     "subscribe": Mount(
         "tricklecast.subscriber.command.cli", "subscribe", "Write a channel to a file, folder or pipe.", _LIVE
@@ -278,7 +285,7 @@ def load(name: str) -> Any:
     """Load a sub-command.
 
     Raises:
-        TrickleError: a package that it needs is not installed.
+        MissingExtra: a package that it needs is not installed.
     """
     mount = COMMANDS[name]
     try:
@@ -299,9 +306,9 @@ def is_private(name: str, mount: Mount) -> bool:
 
 def _missing(name: str, mount: Mount, error: ModuleNotFoundError) -> Exception:
     package = (error.name or "").partition(".")[0]
-    if mount.extra is None or package == "tricklecast":
+    if package == "tricklecast":
         return error
-    return TrickleError(f"{name} {needs(package, mount.extra[0])}")
+    return MissingExtra(f"{name} {needs(package, mount.extra[0] if mount.extra else 'server')}")
 
 
 def runnable(function: Callable[..., Any], *, private: bool = False) -> Callable[..., Any]:

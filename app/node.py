@@ -100,7 +100,7 @@ from tricklecast.app.workers.placement import FRONT, owned_by
 from tricklecast.app.workers.shared import SharedLimits
 from tricklecast.app.workers.supervisor import Worker
 from tricklecast.trickle import __version__
-from tricklecast.trickle.errors import InvalidInput
+from tricklecast.trickle.errors import InvalidInput, needs
 from tricklecast.trickle.records import AccessRecord, Event
 
 if TYPE_CHECKING:
@@ -479,7 +479,7 @@ def _member(settings: Settings, name: str, listener: socket.socket, plane: DataP
     try:
         from tricklecast.app.cluster.member import Member
     except ModuleNotFoundError as error:
-        raise InvalidInput(f"cluster needs another package: pip install 'tricklecast[cluster]' ({error})") from None
+        raise InvalidInput(f"a cluster {needs(str(error.name), 'cluster')}") from None
     return Member(settings, name, listener, plane)
 
 

@@ -3,19 +3,24 @@
 from __future__ import annotations
 
 import os
+import re
 import subprocess
 import sys
 import sysconfig
 import tarfile
 import textwrap
 import venv
+from collections.abc import Iterable
 from dataclasses import dataclass
+from importlib.metadata import PathDistribution, distribution
 from pathlib import Path
 from zipfile import ZipFile
 
 import pytest
+from packaging.requirements import Requirement
 
 from tests.support.waiting import WITHIN_S
+from tricklecast.testing import server
 from tricklecast.trickle import __version__
 
 ROOT = Path(__file__).parents[1]
@@ -146,6 +151,86 @@ def make_project(wheel: Path, folder: Path) -> Project:
     (folder / "test_relay.py").write_text(textwrap.dedent(TEST))
     (folder / "program.py").write_text(textwrap.dedent(PROGRAM).format(imports=", ".join(USERS_PACKAGES)))
     return Project(folder, folder / ".venv" / "bin" / "python")
+
+
+LEAN_PROGRAM = """
+    import asyncio
+    import sys
+
+    from tricklecast import Publisher, Subscriber
+    from tricklecast.subscriber import json_messages
+
+
+    async def main(url):
+        async with Publisher(url) as publisher:
+            await publisher.publish(b'{"a": 1}')
+            async with Subscriber(url, start=0) as subscriber:
+                segment = await anext(subscriber)
+                print(await segment.read())
+            async with json_messages(url, start=0) as messages:
+                print((await anext(messages)).value)
+
+
+    asyncio.run(main(sys.argv[1]))
+"""
+
+
+def needed(requirements: Iterable[str]) -> set[str]:
+    """The names of the installed distributions that these requirements bring, without any extra."""
+    names: set[str] = set()
+    for requirement in map(Requirement, requirements):
+        if requirement.name not in names and (requirement.marker is None or requirement.marker.evaluate({"extra": ""})):
+            found = distribution(requirement.name)
+            names |= {requirement.name} | needed(found.requires or ())
+    return names
+
+
+@pytest.fixture(scope="module")
+def lean(wheel: Path, tmp_path_factory: pytest.TempPathFactory) -> Project:
+    """An environment with the wheel and what it needs without extras; of all else in this one, nothing."""
+    folder = tmp_path_factory.mktemp("lean")
+    venv.create(folder / ".venv", with_pip=False, symlinks=True)
+    [packages] = (folder / ".venv").glob("lib/python*/site-packages")
+    with ZipFile(wheel) as files:
+        files.extractall(packages)
+    [metadata] = packages.glob("tricklecast-*.dist-info")
+    for name in needed(PathDistribution(metadata).requires or ()):
+        tops = {file.parts[0] for file in distribution(name).files or ()}
+        for top in tops - {"..", "__pycache__"}:
+            (packages / top).symlink_to(Path(sysconfig.get_path("purelib")) / top)
+    (folder / "program.py").write_text(textwrap.dedent(LEAN_PROGRAM))
+    return Project(folder, folder / ".venv" / "bin" / "python")
+
+
+def test_the_clients_need_no_extra(lean: Project) -> None:
+    """A program publishes and reads messages with what the bare wheel brings; the server is in another environment."""
+    with server() as running:
+        done = lean.run("program.py", running.url("lean"))
+    assert (done.stdout, done.stderr) == ("b'{\"a\": 1}'\n{'a': 1}\n", "")
+
+
+@pytest.mark.parametrize("arguments", [[], ["serve"], ["publish", "--help"]])
+def test_the_command_names_its_extra(lean: Project, arguments: list[str]) -> None:
+    """Without the packages of the command line: one line with what to type, and exit code 2."""
+    done = lean.run("-c", COMMAND, *arguments)
+    assert (done.returncode, done.stdout) == (2, "")
+    assert done.stderr == "tricklecast: the command needs typer: pip install '.[server]' in a clone of tricklecast\n"
+
+
+@pytest.mark.parametrize(
+    ("program", "line"),
+    [
+        ("import tricklecast.testing", r"tricklecast\.testing needs \w+: pip install '\.\[server\]' in a clone"),
+        (
+            "import tricklecast.trickle.pyav as p; p.need_pyav()",
+            r"media needs PyAV: pip install '\.\[media\]'",
+        ),
+    ],
+)
+def test_a_program_is_told_the_extra(lean: Project, program: str, line: str) -> None:
+    """The last line of the error names it."""
+    done = lean.run("-c", program)
+    assert re.search(line, done.stderr.splitlines()[-1]), done.stderr
 
 
 def test_the_wheel_holds_one_package(wheel: Path) -> None:

@@ -7,11 +7,21 @@ import sys
 
 
 def main() -> None:
-    """Run the command line. Ctrl-C ends it without a traceback, also while modules are still being loaded."""
+    """Run the command line. Ctrl-C ends it without a traceback, also while modules are still being loaded.
+
+    Without the extra that has the commands' packages (docs/adr/0056) it prints one line, and the exit code is 2.
+    """
     try:
         fill_standard_streams()
-        from tricklecast.app.cli import main as run
+        try:
+            from tricklecast.app.cli import main as run
+        except ModuleNotFoundError as error:
+            if error.name != "typer":
+                raise
+            from tricklecast.trickle.errors import needs
 
+            sys.stderr.write(f"tricklecast: the command {needs('typer', 'server')}\n")
+            sys.exit(2)
         run()
     except KeyboardInterrupt:
         sys.exit(130)

@@ -28,9 +28,16 @@ from urllib.parse import quote
 
 import orjson
 
-from tricklecast.app.serve_cli import ANNOUNCEMENT
-from tricklecast.trickle.errors import TrickleError
+from tricklecast.trickle.errors import TrickleError, needs
 from tricklecast.trickle.records import FIELD_NAMES, AccessRecord, Kind
+
+try:
+    from tricklecast.app.serve_cli import ANNOUNCEMENT
+except ModuleNotFoundError as error:
+    package = (error.name or "").partition(".")[0]
+    if package == "tricklecast":
+        raise
+    raise ModuleNotFoundError(f"tricklecast.testing {needs(package, 'server')}", name=error.name) from None
 
 __all__ = ["ServerFailed", "TestServer", "server"]
 

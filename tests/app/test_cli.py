@@ -146,6 +146,16 @@ def test_a_missing_extra_says_what_to_install(tmp_path: Path, monkeypatch: pytes
         assert str(error.value).startswith(f"{name} needs no_such_dependency: pip install '.[analytics]' in a clone")
 
 
+def test_a_command_of_the_server_s_extra(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A command that names no extra of its own is one of the extra `server`."""
+    (tmp_path / "needy_module.py").write_text("import no_such_dependency\n\ndef command() -> None: ...\n")
+    monkeypatch.syspath_prepend(tmp_path)
+    monkeypatch.setitem(COMMANDS, "needy", Mount("needy_module", "command", ""))
+    with pytest.raises(TrickleError, match=r"^needy needs no_such_dependency: pip install '\.\[server\]'") as error:
+        load("needy")
+    assert run_main(monkeypatch, error.value) == 2
+
+
 def test_all_commands_on_logs_need_the_extra_but_the_schema() -> None:
     """They parse with DuckDB; a server's machine without it gets one line, and no trace."""
     of_logs = {name for name, mount in COMMANDS.items() if mount.module.startswith("tricklecast.analytics")}
