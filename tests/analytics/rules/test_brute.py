@@ -41,7 +41,7 @@ def _compare(lines: list[brute.Line], found: list[Incident]) -> int:
     return len(clear)
 
 
-@pytest.mark.parametrize("seed", range(3))
+@pytest.mark.parametrize("seed", [0, *(pytest.param(seed, marks=pytest.mark.long) for seed in (1, 2))])
 def test_traffic_without_a_plan(tmp_path: Path, seed: int) -> None:
     """Whatever a line can say, at any rate: clear storms are found, counts and peaks are those of the lines."""
     path = write_lines(tmp_path / "log.jsonl", write_chaos(seed, servers=12))

@@ -388,18 +388,26 @@ def test_a_state_of_other_logs_is_refused(tmp_path: Path, store: Store, watched:
         Watched(tmp_path, store, tmp_path / "other.jsonl")
 
 
+@pytest.fixture(scope="module")
+def day(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, list[Any]]:
+    """A day's logs of several servers, and what the report finds in them."""
+    logs = tmp_path_factory.mktemp("day") / "logs"
+    truth = simulate_logs(logs, 21, Set.STANDARD, sizes(lines=10_000, kind=Set.STANDARD))
+    assert len(truth.storms) > 10
+    return logs, sorted((one.storm, one.since_us, one.n) for one in reported(logs))
+
+
 @pytest.mark.parametrize("busy", [False, True])
 def test_catching_up_tells_what_the_report_finds(
-    tmp_path: Path, store: Store, monkeypatch: pytest.MonkeyPatch, busy: bool
+    day: tuple[Path, list[Any]], tmp_path: Path, store: Store, monkeypatch: pytest.MonkeyPatch, busy: bool
 ) -> None:
     """Each storm of a day's logs of several servers once, as over, with all of its requests; on a busy machine, too."""
     monkeypatch.setattr(followed, "BATCH", 1 << 20)
     if busy:
         monkeypatch.setattr(judge, "BUSY", 0.0)
         monkeypatch.setattr(judge, "BUSY_S", 3600.0)
-    truth = simulate_logs(tmp_path / "logs", 21, Set.STANDARD, sizes(lines=10_000, kind=Set.STANDARD))
-    assert len(truth.storms) > 10
-    watch = Watch(WatchRequest((str(tmp_path / "logs"),), earliest=True, state=tmp_path / "state"), store, [])
+    logs, expected = day
+    watch = Watch(WatchRequest((str(logs),), earliest=True, state=tmp_path / "state"), store, [])
     steps = [watch.step()]
     while steps[-1][0]:
         steps.append(watch.step())
@@ -407,7 +415,7 @@ def test_catching_up_tells_what_the_report_finds(
     news = [each for _, alerts in steps for each in alerts]
     assert {each["status"] for each in news} == {"resolved"}
     told = sorted((each["incident"]["storm"], each["incident"]["since_us"], each["incident"]["n"]) for each in news)
-    assert told == sorted((one.storm, one.since_us, one.n) for one in reported(tmp_path / "logs"))
+    assert told == expected
 
 
 def test_what_goes_on_is_told_when_the_watch_has_caught_up(tmp_path: Path, store: Store) -> None:
