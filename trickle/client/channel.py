@@ -6,7 +6,7 @@ import ssl
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from random import Random
-from typing import Final
+from typing import Final, Self
 
 import httpx
 
@@ -23,7 +23,7 @@ from tricklecast.trickle.client.arguments import (
 )
 from tricklecast.trickle.client.nodes import Nodes, ask
 from tricklecast.trickle.client.transport import TrickleTransport
-from tricklecast.trickle.errors import ChannelNotFound, RemoteProtocolError
+from tricklecast.trickle.errors import ChannelNotFound, LocalProtocolError, RemoteProtocolError
 from tricklecast.trickle.paths import ChannelURL
 
 USER_AGENT: Final = f"tricklecast/{__version__}"
@@ -45,7 +45,10 @@ class Head:
 
 
 class Channel:
-    """A channel of a server, under asyncio or trio. It keeps no connection: there is nothing to close.
+    """A channel of a server, under asyncio or trio.
+
+    Inside ``async with Channel(url) as channel:`` its requests share a connection, which is closed where the block
+    ends. Without a block, each request has a connection of its own, and there is nothing to close.
 
     Args:
         url: the channel, ``http[s]://host:port/trickle/CHANNEL``; or several such URLs, one for each node of a cluster.
@@ -79,6 +82,22 @@ class Channel:
         self._auth = httpx_auth(auth)
         self._verify = verify
         self._timeout = httpx.Timeout(timeout_s)
+        self._kept: httpx.AsyncClient | None = None  # inside a block
+
+    async def __aenter__(self) -> Self:
+        if self._kept is not None:
+            raise LocalProtocolError("the channel is in a block already")
+        self._kept = self._client()
+        return self
+
+    async def __aexit__(self, *exc_info: object) -> None:
+        await self.aclose()
+
+    async def aclose(self) -> None:
+        """Close the connection of the block. Without a block it does nothing."""
+        kept, self._kept = self._kept, None
+        if kept is not None:
+            await kept.aclose()
 
     async def create(self, content_type: str = wire.DEFAULT_CONTENT_TYPE) -> None:
         """Create the channel. A channel that exists stays as it is, and keeps its media type.
@@ -124,11 +143,23 @@ class Channel:
     async def _request(
         self, method: str, target: Callable[[ChannelURL], str], headers: Mapping[str, str] | None = None
     ) -> Answer:
+        if self._kept is not None:
+            return await self._ask(self._kept, method, target, headers)
+        async with self._client() as http:
+            return await self._ask(http, method, target, headers)
+
+    async def _ask(
+        self,
+        http: httpx.AsyncClient,
+        method: str,
+        target: Callable[[ChannelURL], str],
+        headers: Mapping[str, str] | None,
+    ) -> Answer:
+        opened = await ask(self._nodes, lambda url: exchange(http, method, target(url), headers or {}))
+        if isinstance(opened, Lost):
+            raise opened.error
+        return opened.answer
+
+    def _client(self) -> httpx.AsyncClient:
         transport = TrickleTransport(verify=self._verify)
-        async with httpx.AsyncClient(
-            transport=transport, headers=self._headers, auth=self._auth, timeout=self._timeout
-        ) as http:
-            opened = await ask(self._nodes, lambda url: exchange(http, method, target(url), headers or {}))
-            if isinstance(opened, Lost):
-                raise opened.error
-            return opened.answer
+        return httpx.AsyncClient(transport=transport, headers=self._headers, auth=self._auth, timeout=self._timeout)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Coroutine, Iterator
+from contextlib import suppress
 from typing import Any
 
 import anyio
@@ -10,12 +11,14 @@ import pytest
 
 from tests.support.local import LocalServer, local_server
 from tests.support.peers import Peer, fake_server, run
+from tests.support.waiting import until
 from tricklecast.trickle.client.channel import Channel, Head
 from tricklecast.trickle.errors import (
     BrokenByPeer,
     ChannelNotFound,
     ConnectionLost,
     InvalidInput,
+    LocalProtocolError,
     Refused,
     RemoteProtocolError,
 )
@@ -102,6 +105,32 @@ def test_no_answer_is_an_error() -> None:
         async with fake_server(script) as server:
             with pytest.raises(ConnectionLost):
                 await Channel(f"{server.base}/c").head()
+
+    run(main())
+
+
+def test_a_block_keeps_the_connection() -> None:
+    """Its requests share one, which its end closes; without a block each request has its own."""
+
+    async def main() -> None:
+        async def script(peer: Peer) -> None:
+            with suppress(EOFError, ConnectionError):
+                while True:
+                    await peer.head()
+                    await peer.answer(200, {"Lp-Trickle-Latest": 7})
+
+        async with fake_server(script) as server:
+            channel = Channel(f"{server.base}/c")
+            async with channel:
+                assert [(await channel.head()).next_seq for _ in range(3)] == [7] * 3
+                assert len(server.peers) == 1
+                with pytest.raises(LocalProtocolError):
+                    await channel.__aenter__()
+            await channel.aclose()
+            await until(server.scripts[0].done)
+            await channel.head()
+            await channel.head()
+            assert len(server.peers) == 3
 
     run(main())
 
