@@ -239,9 +239,9 @@ class Subscriber:
         await self.close()
 
     def __aiter__(self) -> AsyncIterator[Segment]:
-        return self.looped(self)
+        return self._looped(self)
 
-    def looped(self, items: AsyncIterator[T]) -> AsyncIterator[T]:
+    def _looped(self, items: AsyncIterator[T]) -> AsyncIterator[T]:
         """Iterate over what comes from this subscriber: inside its block, or in a loop that opens and closes it."""
         # Nothing may hold the generator but the loop: the generator's end is how the loop's end is noticed.
         return items if self._use is _Use.BLOCK else self._alone(items)

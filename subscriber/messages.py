@@ -123,7 +123,7 @@ class Messages:
         await self.subscriber.__aexit__(*exc_info)
 
     def __aiter__(self) -> AsyncIterator[Message]:
-        return self.subscriber.looped(self)
+        return self.subscriber._looped(self)
 
     async def __anext__(self) -> Message:
         """The next message; the end of the channel ends the iteration.

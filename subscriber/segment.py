@@ -88,7 +88,7 @@ class Segment:
         self.lag: Final = begun.lag
         self.truncated: str | None = begun.truncated
         self.broken: ConnectionLost | None = None
-        self.reading = Reading.WHOLE if begun.empty else Reading.OPEN
+        self._reading = Reading.WHOLE if begun.empty else Reading.OPEN
         self.requested_at: Final = source.requested_at
         self.answered_at: Final = source.answered_at
         self._begun = begun
@@ -122,7 +122,7 @@ class Segment:
     @property
     def complete(self) -> bool:
         """Whether the segment was read to its end, and is whole."""
-        return self.reading is Reading.WHOLE and self.truncated is None
+        return self._reading is Reading.WHOLE and self.truncated is None
 
     def __aiter__(self) -> Segment:
         return self
@@ -185,7 +185,7 @@ class Segment:
             raise error
         if self.broken is not None:
             raise self.broken
-        if self.reading is Reading.LEFT:
+        if self._reading is Reading.LEFT:
             raise ClosedHere(f"segment {self.seq} was left by a seek")
         return self._take_unread()
 
@@ -194,7 +194,7 @@ class Segment:
 
         Nothing happens if it was read to its end.
         """
-        if self.reading is Reading.OPEN:
+        if self._reading is Reading.OPEN:
             if self._scope is not None:
                 self._scope.cancel()
             await self._end(Reading.LEFT)
@@ -215,7 +215,7 @@ class Segment:
 
         Nothing is awaited between receiving bytes and returning them, so that a cancellation cannot lose them.
         """
-        while self.reading is Reading.OPEN:
+        while self._reading is Reading.OPEN:
             data = await (self._read_on(joined) if self._cut is None else self._resume(self._cut))
             if data and not self._is_left():
                 self._received.add(data)
@@ -320,12 +320,12 @@ class Segment:
 
     def _is_left(self) -> bool:
         """Whether another task has left the segment while this one waited."""
-        return self.reading is Reading.LEFT
+        return self._reading is Reading.LEFT
 
     async def _end(self, reading: Reading) -> None:
-        if self.reading is not Reading.OPEN:
+        if self._reading is not Reading.OPEN:
             return
-        self.reading = reading
+        self._reading = reading
         self.truncated = self.truncated or self._source.body.trailer(wire.TRUNCATED)
         try:
             if self.truncated is not None:

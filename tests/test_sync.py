@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-import copy
+import inspect
 import os
 import signal
 import subprocess
@@ -10,13 +10,19 @@ import sys
 import threading
 import warnings
 from collections.abc import Iterator
+from typing import get_type_hints
 
+import anyio
 import pytest
 
 from tests.support.local import LocalServer, local_server
 from tests.support.waiting import WITHIN_S, eventually
-from tricklecast import ChannelNotFound, InvalidURL, LocalProtocolError
-from tricklecast.sync import Channel, Publisher, Subscriber
+from tricklecast import Channel as AsyncChannel
+from tricklecast import ChannelNotFound, ClosedHere, InvalidURL, LocalProtocolError, sync
+from tricklecast import Publisher as AsyncPublisher
+from tricklecast import Subscriber as AsyncSubscriber
+from tricklecast.sync import Channel, Publisher, Segment, SegmentWriter, Subscriber
+from tricklecast.trickle.client.arguments import Auth
 
 
 @pytest.fixture(scope="module")
@@ -45,6 +51,7 @@ def test_segments_are_published_and_read(url: str) -> None:
             first = next(segments)
             assert (first.seq, first.content_type, first.read()) == (0, "text/plain", b"whole")
             assert b"".join(next(segments)) == b"in chunks"
+            assert subscriber.position is not None
             assert subscriber.position.seq == 2
     with Subscriber(url, start=0) as subscriber:
         assert [segment.seq for segment in subscriber] == [0, 1]
@@ -143,7 +150,151 @@ def test_what_cannot_be_called_says_so(url: str) -> None:
     assert failures
     with pytest.raises(LocalProtocolError, match="was closed, or is called by its own on_event"), left:
         raise AssertionError("it was entered")
-    assert not hasattr(copy.copy(publisher), "__reversed__")
+
+
+def _public(*found: object) -> set[str]:
+    return {name for one in found for name in dir(one) if not name.startswith("_")}
+
+
+def test_each_public_name_has_a_blocking_twin(url: str) -> None:
+    """Attributes of objects included. What is missing in `sync` is missing on purpose: nothing is."""
+
+    async def scenario() -> dict[type, set[str]]:
+        async with AsyncPublisher(url) as out:
+            await out.publish(b"x")
+            async with AsyncSubscriber(url, start=0) as reader, AsyncChannel(url) as channel:
+                segment = await anext(reader)
+                return {
+                    Publisher: _public(out),
+                    SegmentWriter: _public(out.segment()),
+                    Subscriber: _public(reader),
+                    Segment: _public(segment),
+                    Channel: _public(channel),
+                }
+
+    names = anyio.run(scenario)
+    with Publisher(f"{url}-3") as out:
+        out.publish(b"x")
+        with Subscriber(f"{url}-3", start=0) as reader, Channel(f"{url}-3") as channel:
+            for twin in (out, out.segment(), reader, next(iter(reader)), channel):
+                assert names[type(twin)] - _public(twin) == set()
+
+
+@pytest.mark.parametrize(
+    ("options", "twin", "missing"),
+    [
+        (sync.PublisherOptions, AsyncPublisher, {"transport"}),
+        (sync.SubscriberOptions, AsyncSubscriber, {"transport", "client"}),
+        (sync.ChannelOptions, AsyncChannel, set()),
+    ],
+)
+def test_options_are_those_of_the_twin(options: type, twin: type, missing: set[str]) -> None:
+    """With the same types; only `auth` takes nothing of httpx's."""
+    theirs = get_type_hints(getattr(twin, "__init__"))  # noqa: B009
+    ours = get_type_hints(options)
+    arguments = set(inspect.signature(twin).parameters) - {"url"}
+    assert arguments - set(ours) == missing
+    assert {name for name in ours if ours[name] != theirs[name]} == {"auth"}
+    assert theirs["auth"] == Auth | None
+
+
+@pytest.mark.parametrize("kind", [Publisher, SegmentWriter, Subscriber, Segment, Channel])
+def test_signatures_have_types_and_nothing_of_httpx(kind: type) -> None:
+    """A program need not know httpx to call a method."""
+    for name, member in inspect.getmembers(kind):
+        function = member.fget if isinstance(member, property) else member
+        if inspect.isfunction(function) and not name.startswith("_"):
+            hints = get_type_hints(function)
+            assert "return" in hints
+            assert set(inspect.signature(function).parameters) <= {"self", *hints}
+            assert "httpx" not in repr(hints)
+
+
+def test_without_blocks(url: str) -> None:
+    """Clients are opened and closed, and segments begun, ended and aborted by calls."""
+    out = Publisher(url).open()
+    segment = out.begin()
+    segment.write(b"a")
+    segment.write_nowait(b"b")
+    assert segment.end().sent == 2
+    cut = out.begin()
+    cut.write(b"c")
+    cut.abort()
+    with pytest.raises(ClosedHere):
+        cut.settled()
+    late = out.begin()
+    late.end_nowait()
+    assert late.settled().seq == late.seq == 2
+    assert out.detach() == ()
+    assert (out.error, out.trouble, out.statistics().segments) == (None, None, 1)
+    out = Publisher(url).open()
+    reader = Subscriber(url, start=0).open()
+    segments = iter(reader)
+    first = next(segments)
+    assert (first.read_some() + first.read(), first.complete, first.bytes_read) == (b"ab", True, 2)
+    assert next(segments).read() == b"c"
+    reader.seek(0)
+    again = next(segments)
+    again.stop()
+    assert (again.position.seq, again.truncated, again.broken, again.read_some()) == (0, None, None, b"")
+    waiting = threading.Thread(target=lambda: out.publish(b"d"))
+    waiting.start()
+    waiting.join(WITHIN_S)
+    assert out.close() == ()
+    reader.close()
+    reader.close()
+    with pytest.raises(LocalProtocolError):
+        next(segments)
+
+
+def test_a_reader_that_waits_is_closed_by_another_thread(url: str) -> None:
+    """The waiting call raises `ClosedHere`, and no thread is left."""
+    before = threading.active_count()
+    with Publisher(url):
+        reader = Subscriber(url).open()
+        failures: list[Exception] = []
+
+        def wait() -> None:
+            try:
+                next(iter(reader))
+            except ClosedHere as error:
+                failures.append(error)
+
+        waiting = threading.Thread(target=wait)
+        waiting.start()
+        eventually(lambda: reader.statistics().requests)
+        closing = [threading.Thread(target=reader.close) for _ in range(2)]
+        for thread in closing:
+            thread.start()
+        for thread in (waiting, *closing):
+            thread.join(WITHIN_S)
+        assert failures
+    eventually(lambda: threading.active_count() == before)
+
+
+def test_a_client_is_not_closed_by_its_own_event(url: str) -> None:
+    """A thread cannot wait for its own end."""
+    failures: list[Exception] = []
+
+    def on_event(event: object) -> None:
+        try:
+            out.close()
+        except LocalProtocolError as error:
+            failures.append(error)
+
+    with Publisher(url, on_event=on_event) as out:
+        out.publish(b"x")
+    assert failures
+
+
+def test_a_channel_in_a_block(url: str) -> None:
+    """Its requests share a connection; after the block it can be used as before it."""
+    channel = Channel(url)
+    with channel:
+        channel.create()
+        assert channel.head().next_seq == 0
+    channel.aclose()
+    channel.end()
 
 
 def test_no_thread_is_left(url: str) -> None:

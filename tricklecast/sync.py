@@ -11,8 +11,9 @@
         for segment in subscriber:
             print(segment.seq, segment.read())
 
-The classes have the names, arguments, attributes and methods of those in :mod:`tricklecast`. Write ``with`` and ``for``
-instead of ``async with`` and ``async for``, and leave ``await`` out.
+The classes have the names, arguments, attributes, methods and errors of those in :mod:`tricklecast`. Write ``with`` and
+``for`` instead of ``async with`` and ``async for``, and leave ``await`` out. Arguments that belong to an event loop of
+the program (``transport``, ``client``, an ``auth`` that is httpx's) are missing.
 
 Each client runs in an event loop in a thread of its own; a call is sent there and waits for its result. Ctrl-C
 interrupts a call that waits, and cancels it in that thread. A program that ends inside a ``with`` block, as a notebook
@@ -26,72 +27,138 @@ from __future__ import annotations
 
 import atexit
 import os
-from collections.abc import Callable, Iterator
+import ssl
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterator, Mapping
 from concurrent.futures import Future, wait
-from contextlib import ExitStack, suppress
 from functools import partial
-from threading import Thread
+from threading import Lock, Thread, current_thread
 from types import TracebackType
-from typing import Any, Self
+from typing import Literal, ParamSpec, Protocol, Self, TypedDict, TypeVar, Unpack
 
 import anyio
-from anyio.from_thread import BlockingPortal, start_blocking_portal
+from anyio.from_thread import BlockingPortal
 
 import tricklecast
-from tricklecast.publisher import Receipt
-from tricklecast.subscriber import Messages
+from tricklecast import publisher as publishing
+from tricklecast import subscriber as subscribing
+from tricklecast.publisher import PublisherEvent, PublisherStatistics, Receipt
+from tricklecast.subscriber import AnyStart, Message, Messages, OnLag, Position, SubscriberStatistics
+from tricklecast.subscriber.events import OnEvent
+from tricklecast.subscriber.messages import OnError
+from tricklecast.subscriber.segment import READ_LIMIT, OnBroken
 from tricklecast.trickle.client.arguments import URLs
 from tricklecast.trickle.client.channel import Head
+from tricklecast.trickle.errors import ConnectionLost, LocalProtocolError, TrickleError
+from tricklecast.trickle.paths import ChannelURL
+from tricklecast.trickle.wire import DEFAULT_CONTENT_TYPE, MESSAGE_LIMIT
 
 __all__ = ["Channel", "Publisher", "Segment", "SegmentWriter", "Subscriber"]
 
+P = ParamSpec("P")
+T = TypeVar("T")
+
+_NOT_OPEN = "this client is not open: use it inside `with ... as client:`"
+_FORKED = "this client was opened before a fork: open one in each process"
+_OWN_LOOP = "this client was closed, or is called by its own on_event; that needs another thread"
+
+
+class PublisherOptions(TypedDict, total=False):
+    """The arguments of :class:`Publisher`, which :class:`tricklecast.Publisher` explains."""
+
+    content_type: str
+    start: int | Literal["resume", "reset"]
+    takeover: bool
+    preconnect: int
+    buffer_bytes: int
+    buffer_s: float
+    outage_s: float | None
+    when_full: Literal["wait", "drop"]
+    idle_rotation_s: float | None
+    headers: Mapping[str, str] | None
+    auth: str | tuple[str, str] | None
+    verify: ssl.SSLContext | bool
+    on_event: Callable[[PublisherEvent], None] | None
+
+
+class SubscriberOptions(TypedDict, total=False):
+    """The arguments of :class:`Subscriber`, which :class:`tricklecast.Subscriber` explains."""
+
+    start: AnyStart
+    on_lag: OnLag | str | None
+    on_broken: OnBroken
+    on_event: OnEvent | None
+    wait_for_channel_s: float | None
+    reconnect_s: float | None
+    refresh_s: float
+    stall_timeout_s: float | None
+    headers: Mapping[str, str] | None
+    auth: str | tuple[str, str] | None
+    verify: ssl.SSLContext | bool
+
+
+class ChannelOptions(TypedDict, total=False):
+    """The arguments of :class:`Channel`, which :class:`tricklecast.Channel` explains."""
+
+    headers: Mapping[str, str] | None
+    auth: str | tuple[str, str] | None
+    verify: ssl.SSLContext | bool
+    timeout_s: float
+
+
+def _waited(portal: BlockingPortal, function: Callable[P, Awaitable[T]], *args: P.args, **kwargs: P.kwargs) -> T:
+    """Call a coroutine function in the event loop of another thread, and wait for its result.
+
+    Raises:
+        LocalProtocolError: the event loop is over, or is this thread's own.
+    """
+    try:
+        future: Future[T] = portal.start_task_soon(partial(function, *args, **kwargs))
+    except RuntimeError as error:
+        raise LocalProtocolError(_OWN_LOOP) from error
+    try:
+        return future.result()
+    except BaseException:
+        # A KeyboardInterrupt: the call must not go on beside the next one.
+        future.cancel()
+        wait([future])
+        raise
+
 
 class _Blocking:
-    """Stands for an asynchronous object in another thread, and has the object's attributes and methods.
+    """Stands for an asynchronous object in another thread.
 
     Args:
-        target: the object.
-        portal: calls functions in the event loop of that thread.
+        portal: calls functions in the event loop of that thread; ``None`` while the client is not open.
     """
 
-    def __init__(self, target: Any, portal: BlockingPortal | None = None) -> None:
-        self._target = target
-        self._portal = portal  # None while the client is not open
+    def __init__(self, portal: BlockingPortal | None = None) -> None:
+        self._portal = portal
         self._process = os.getpid()  # the process that has the portal's thread
 
-    def __getattr__(self, name: str) -> Any:
-        if name.startswith("__"):  # copy() and pickle look for these, also before _target is set
-            raise AttributeError(name)
-        value = getattr(self._target, name)
-        return partial(self._call, value) if callable(value) else value
-
-    def _call(self, function: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
-        """Call a function, or a coroutine function, in the other thread.
+    def _call(self, function: Callable[P, Awaitable[T]], *args: P.args, **kwargs: P.kwargs) -> T:
+        """Call a method of the object, and wait for its result.
 
         Raises:
             LocalProtocolError: the client is not open (in this process), or is called from its own event loop.
         """
         if self._portal is None:
-            raise tricklecast.LocalProtocolError("this client is not open: use it inside `with ... as client:`")
+            raise LocalProtocolError(_NOT_OPEN)
         if self._process != os.getpid():
-            raise tricklecast.LocalProtocolError("this client was opened before a fork: open one in each process")
-        try:
-            future: Future[Any] = self._portal.start_task_soon(partial(function, *args, **kwargs))
-        except RuntimeError as error:
-            why = "this client was closed, or is called by its own on_event; that needs another thread"
-            raise tricklecast.LocalProtocolError(why) from error
-        try:
-            return future.result()
-        except BaseException:
-            # A KeyboardInterrupt: the call must not go on beside the next one.
-            future.cancel()
-            wait([future])
-            raise
+            raise LocalProtocolError(_FORKED)
+        return _waited(self._portal, function, *args, **kwargs)
 
-    def _items(self, iterator: Any) -> Iterator[Any]:
+    def _do(self, function: Callable[P, T], *args: P.args, **kwargs: P.kwargs) -> T:
+        """Call a method that does not wait: it, too, may only run in the event loop's thread."""
+
+        async def called() -> T:
+            return function(*args, **kwargs)
+
+        return self._call(called)
+
+    def _items(self, iterator: AsyncIterator[T]) -> Iterator[T]:
         """Yield the items of an asynchronous iterator."""
 
-        async def following() -> tuple[Any, ...]:
+        async def following() -> tuple[T, ...]:
             try:
                 return (await anext(iterator),)
             except StopAsyncIteration:
@@ -126,16 +193,34 @@ def _event_loop() -> tuple[Thread, BlockingPortal]:
     return thread, started.result()
 
 
+class _Block(Protocol):
+    """What ``async with`` takes."""
+
+    async def __aenter__(self) -> object: ...
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None, /
+    ) -> None: ...
+
+
 class _Client(_Blocking):
-    """A client whose event loop runs inside the ``with`` block."""
+    """A client whose event loop runs from its opening to its closing."""
+
+    def __init__(self, target: _Block) -> None:
+        super().__init__()
+        self._block = target
+        self._thread: Thread | None = None
+        self._closing = Lock()  # of two threads that close it, the second one waits
 
     def __enter__(self) -> Self:
-        with ExitStack() as stack:
-            thread, portal = _event_loop()
-            stack.callback(thread.join)
-            stack.push(lambda kind, *_: portal.call(portal.stop, kind is not None))
-            stack.enter_context(portal.wrap_async_context_manager(self._target))
-            self._portal, self._stack, self._process = portal, stack.pop_all(), os.getpid()
+        thread, portal = _event_loop()
+        try:
+            _waited(portal, self._block.__aenter__)
+        except BaseException:
+            portal.call(portal.stop, True)
+            thread.join()
+            raise
+        self._portal, self._thread, self._process = portal, thread, os.getpid()
         # The event loop's thread stands still once the interpreter shuts down: waiting for it then would never end.
         atexit.register(self._left_open)
         return self
@@ -143,40 +228,101 @@ class _Client(_Blocking):
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        atexit.unregister(self._left_open)
+        self._close(partial(self._block.__aexit__, kind, error, trace), None, cancel=kind is not None)
+
+    def _close(self, closing: Callable[[], Awaitable[T]], otherwise: T, *, cancel: bool = False) -> T:
+        """Close the client in its event loop, and end that.
+
+        Args:
+            closing: closes it.
+            otherwise: the result if it is not open.
+            cancel: cancel what other threads wait for.
+
+        Raises:
+            LocalProtocolError: the client's own ``on_event`` calls this.
+        """
         if self._process != os.getpid():  # a forked process: the connections are still in use by its parent
+            atexit.unregister(self._left_open)
             self._portal = None
-            return
-        try:
-            self._stack.__exit__(kind, error, trace)
-        finally:
-            self._portal = None
+        if self._thread is current_thread():
+            raise LocalProtocolError(_OWN_LOOP)
+        with self._closing:
+            if self._portal is None or self._thread is None:
+                return otherwise
+            atexit.unregister(self._left_open)
+            try:
+                return self._call(closing)
+            finally:
+                portal, self._portal = self._portal, None
+                portal.call(portal.stop, cancel)
+                self._thread.join()
 
     def _left_open(self) -> None:
         """Close the client when the program ends inside the block."""
-        error = SystemExit()
-        with suppress(SystemExit):
-            self.__exit__(SystemExit, error, None)
+        self.__exit__(SystemExit, SystemExit(), None)
 
 
 class Publisher(_Client):
     """Publishes the segments of one channel; see :class:`tricklecast.Publisher` for arguments and errors."""
 
-    def __init__(self, url: URLs, **options: Any) -> None:
-        super().__init__(tricklecast.Publisher(url, **options))
+    def __init__(self, url: URLs, **options: Unpack[PublisherOptions]) -> None:
+        self._target = tricklecast.Publisher(url, **options)
+        super().__init__(self._target)
+
+    @property
+    def url(self) -> ChannelURL:
+        """The channel, or the first one of its URLs, taken apart."""
+        return self._target.url
+
+    @property
+    def error(self) -> TrickleError | None:
+        """Why nothing more can be published."""
+        return self._target.error
+
+    @property
+    def trouble(self) -> TrickleError | None:
+        """The server's last failure, as long as nothing was published since."""
+        return self._target.trouble
+
+    def open(self) -> Self:
+        """Open the publisher without a block; :meth:`close` or :meth:`detach` closes it."""
+        return self.__enter__()
+
+    def segment(self, *, wait: bool = True) -> SegmentWriter:
+        """Return the next segment. Use it in a ``with`` block."""
+        return SegmentWriter(self._target.segment(wait=wait), self._portal)
+
+    def begin(self) -> SegmentWriter:
+        """Begin the next segment without a block; its ``end()`` ends it, its ``abort()`` cuts it off."""
+        return self.segment().__enter__()
+
+    def statistics(self) -> PublisherStatistics:
+        """Return the counters so far."""
+        return self._target.statistics() if self._portal is None else self._do(self._target.statistics)
 
     def publish(self, data: bytes) -> Receipt:
         """Publish a whole segment as one chunk."""
-        receipt: Receipt = self._call(self._target.publish, data)
-        return receipt
+        return self._call(self._target.publish, data)
 
-    def segment(self, **options: Any) -> SegmentWriter:
-        """Begin the next segment. Use it in a ``with`` block."""
-        return SegmentWriter(self._target.segment(**options), self._portal)
+    def publish_json(self, obj: object, *, limit: int = MESSAGE_LIMIT) -> Receipt:
+        """Publish an object as a segment of JSON."""
+        return self._call(self._target.publish_json, obj, limit=limit)
+
+    def close(self) -> tuple[int, ...]:
+        """End the channel; return the seqs of the segments that the server has not confirmed."""
+        return self._close(self._target.close, ())
+
+    def detach(self) -> tuple[int, ...]:
+        """Stop publishing without ending the channel; return the seqs that the server has not confirmed."""
+        return self._close(self._target.detach, ())
 
 
 class SegmentWriter(_Blocking):
-    """A segment that the program is publishing."""
+    """A segment that the program is publishing; see :class:`tricklecast.publisher.SegmentWriter`."""
+
+    def __init__(self, target: publishing.SegmentWriter, portal: BlockingPortal | None) -> None:
+        super().__init__(portal)
+        self._target = target
 
     def __enter__(self) -> Self:
         self._call(self._target.__aenter__)
@@ -187,59 +333,193 @@ class SegmentWriter(_Blocking):
     ) -> None:
         self._call(self._target.__aexit__, kind, error, trace)
 
-    def write(self, data: bytes) -> None:
+    @property
+    def seq(self) -> int:
+        """Its number in the channel, final once it was published."""
+        return self._target.seq
+
+    @property
+    def receipt(self) -> Receipt:
+        """The result of the segment."""
+        return self._target.receipt
+
+    def write(self, chunk: bytes) -> None:
         """Send a chunk. Readers get it at once."""
-        self._call(self._target.write, data)
+        self._call(self._target.write, chunk)
+
+    def write_nowait(self, chunk: bytes) -> None:
+        """Hand a chunk over without waiting for the connection to take it."""
+        self._do(self._target.write_nowait, chunk)
+
+    def end(self) -> Receipt:
+        """End the segment, and wait for its receipt."""
+        return self._call(self._target.end)
+
+    def end_nowait(self) -> None:
+        """End the segment without waiting; :meth:`settled` waits for the receipt."""
+        self._do(self._target.end_nowait)
+
+    def abort(self) -> None:
+        """Cut the segment off, unless it is over."""
+        self._do(self._target.abort)
+
+    def settled(self) -> Receipt:
+        """Wait until it was published or lost."""
+        return self._call(self._target.settled)
 
 
 class Subscriber(_Client):
     """Yields the segments of a channel as they begin; see :class:`tricklecast.Subscriber` for arguments and errors."""
 
-    def __init__(self, url: URLs, **options: Any) -> None:
-        super().__init__(tricklecast.Subscriber(url, **options))
+    def __init__(self, url: URLs, **options: Unpack[SubscriberOptions]) -> None:
+        self._target = tricklecast.Subscriber(url, **options)
+        super().__init__(self._target)
 
     def __iter__(self) -> Iterator[Segment]:
         return (Segment(segment, self._portal) for segment in self._items(self._target))
 
-    def messages(self, **options: Any) -> Iterator[Any]:
-        """Yield the channel's JSON documents, one per segment."""
-        return self._items(aiter(Messages(self._target, **options)))
+    @property
+    def url(self) -> ChannelURL:
+        """The channel, or the first one of its URLs, taken apart."""
+        return self._target.url
 
-    def lines(self, **options: Any) -> Iterator[Any]:
+    @property
+    def position(self) -> Position | None:
+        """The next segment to be handed out; ``None`` while that depends on the server's head."""
+        return self._target.position
+
+    @property
+    def missed_at_end(self) -> int:
+        """Segments that were missed between the last one handed out and the end of the channel."""
+        return self._target.missed_at_end
+
+    def open(self) -> Self:
+        """Open the subscriber without a block; :meth:`close` closes it."""
+        return self.__enter__()
+
+    def close(self) -> None:
+        """Leave the segment that is being read, and close the connections, also while another thread waits."""
+        self._close(self._target.close, None)
+
+    def seek(self, start: AnyStart, *, leave: bool = False) -> None:
+        """Read on elsewhere: the next segment to be handed out is the one that ``start`` names."""
+        self._call(self._target.seek, start, leave=leave)
+
+    def statistics(self) -> SubscriberStatistics:
+        """Return the counters so far."""
+        return self._target.statistics() if self._portal is None else self._do(self._target.statistics)
+
+    def messages(self, *, limit: int = MESSAGE_LIMIT, on_error: OnError = "raise") -> Iterator[Message]:
+        """Yield the channel's JSON documents, one per segment."""
+        return self._items(aiter(Messages(self._target, limit=limit, on_error=on_error)))
+
+    def lines(self, *, limit: int = MESSAGE_LIMIT, on_error: OnError = "raise") -> Iterator[Message]:
         """Yield the channel's lines of JSON, each as soon as it ends."""
-        return self._items(aiter(Messages(self._target, lines=True, **options)))
+        return self._items(aiter(Messages(self._target, lines=True, limit=limit, on_error=on_error)))
 
 
 class Segment(_Blocking):
-    """A segment that the program is reading: iterate over its chunks, or call :meth:`read`."""
+    """A segment that the program is reading: iterate over its chunks, or call :meth:`read`.
+
+    See :class:`tricklecast.subscriber.Segment` for the attributes and errors.
+    """
+
+    def __init__(self, target: subscribing.Segment, portal: BlockingPortal | None) -> None:
+        super().__init__(portal)
+        self._target = target
+        self.seq = target.seq
+        self.epoch = target.epoch
+        self.life = target.life
+        self.gap = target.gap
+        self.restarted = target.restarted
+        self.content_type = target.content_type
+        self.size_at_start = target.size_at_start
+        self.lag = target.lag
+        self.requested_at = target.requested_at
+        self.answered_at = target.answered_at
 
     def __iter__(self) -> Iterator[bytes]:
         return self._items(self._target)
 
-    def read(self, *limit: int) -> bytes:
-        """Return the rest of the segment."""
-        return bytes(self._call(self._target.read, *limit))
+    @property
+    def truncated(self) -> str | None:
+        """Why the segment is not whole, as the server said at its start or, at the latest, at its end."""
+        return self._target.truncated
+
+    @property
+    def broken(self) -> ConnectionLost | None:
+        """The connection was cut before the segment's end, and the rest cannot be had."""
+        return self._target.broken
+
+    @property
+    def bytes_read(self) -> int:
+        """How many bytes have been received."""
+        return self._target.bytes_read
+
+    @property
+    def position(self) -> Position:
+        """Where a subscription begins that reads this segment again."""
+        return self._target.position
+
+    @property
+    def complete(self) -> bool:
+        """Whether the segment was read to its end, and is whole."""
+        return self._target.complete
+
+    def read_some(self) -> bytes:
+        """Return the bytes that are there; wait for at least one, and return ``b""`` at the end."""
+        return self._call(self._target.read_some)
+
+    def read(self, limit: int = READ_LIMIT) -> bytes:
+        """Return the rest of the segment, of at most ``limit`` bytes."""
+        return self._call(self._target.read, limit)
+
+    def aclose(self) -> None:
+        """Leave the segment, also while another thread reads it: that one gets ``ClosedHere``."""
+        self._call(self._target.aclose)
+
+    def stop(self) -> None:
+        """Leave the segment, also while another thread reads it: there it ends, and is not complete."""
+        self._call(self._target.stop)
 
 
-class Channel:
-    """A channel as a whole; see :class:`tricklecast.Channel` for arguments and errors."""
+class Channel(_Client):
+    """A channel as a whole; see :class:`tricklecast.Channel` for arguments and errors.
 
-    def __init__(self, url: URLs, **options: Any) -> None:
-        self._channel = tricklecast.Channel(url, **options)
+    In a ``with`` block its requests share a connection; without one, each call has a connection of its own.
+    """
 
-    def create(self, content_type: str = "application/octet-stream") -> None:
+    def __init__(self, url: URLs, **options: Unpack[ChannelOptions]) -> None:
+        self._target = tricklecast.Channel(url, **options)
+        super().__init__(self._target)
+
+    @property
+    def url(self) -> ChannelURL:
+        """The channel, or the first one of its URLs, taken apart."""
+        return self._target.url
+
+    def create(self, content_type: str = DEFAULT_CONTENT_TYPE) -> None:
         """Create the channel, unless it exists."""
-        self._ask(self._channel.create, content_type)
+        self._ask(self._target.create, content_type)
 
     def head(self) -> Head:
         """Ask where the channel stands."""
-        head: Head = self._ask(self._channel.head)
-        return head
+        return self._ask(self._target.head)
 
     def end(self) -> None:
         """End the channel."""
-        self._ask(self._channel.end)
+        self._ask(self._target.end)
 
-    def _ask(self, function: Callable[..., Any], *args: Any) -> Any:
-        with start_blocking_portal() as portal:
-            return portal.call(function, *args)
+    def aclose(self) -> None:
+        """Close the connection of the block. Without a block it does nothing."""
+        self._close(self._target.aclose, None)
+
+    def _ask(self, function: Callable[P, Awaitable[T]], *args: P.args, **kwargs: P.kwargs) -> T:
+        if self._portal is not None:
+            return self._call(function, *args, **kwargs)
+        thread, portal = _event_loop()
+        try:
+            return _waited(portal, function, *args, **kwargs)
+        finally:
+            portal.call(portal.stop, True)
+            thread.join()

@@ -1,0 +1,19 @@
+"""The example of a typed program runs; that its types are right, mypy says."""
+
+from __future__ import annotations
+
+import anyio
+
+from tests.support.local import local_server
+from tests.typed_example import asynchronous, blocking
+
+
+def test_the_example_runs() -> None:
+    """What is published is read, with and without `async`."""
+    with local_server() as server:
+        url = f"http://127.0.0.1:{server.port}/trickle/words"
+        assert anyio.run(asynchronous.publish, url, ["a", "b"]) == [0, 1]
+        assert anyio.run(asynchronous.read, url) == [b"a", b"b", b"end"]
+        url += "-2"
+        assert blocking.publish(url, ["a", "b"]) == [0, 1]
+        assert blocking.read(url) == ["a", "b", "end"]
