@@ -20,6 +20,7 @@ if TYPE_CHECKING:
     from tricklecast.publisher import Publisher
     from tricklecast.subscriber import Subscriber
     from tricklecast.trickle.client.channel import Channel
+    from tricklecast.trickle.client.listing import ChannelInfo, Channels, list_channels
     from tricklecast.trickle.errors import (
         BrokenByPeer,
         ChannelBusy,
@@ -49,14 +50,23 @@ if TYPE_CHECKING:
 sys.modules.setdefault("httpx._main", None)  # type: ignore[arg-type]
 
 # The modules of the public names; those that are not listed are in trickle.errors.
-_HOMES = {"Channel": ".trickle.client.channel", "Publisher": ".publisher", "Subscriber": ".subscriber"}
+_HOMES = {
+    "Channel": ".trickle.client.channel",
+    "ChannelInfo": ".trickle.client.listing",
+    "Channels": ".trickle.client.listing",
+    "Publisher": ".publisher",
+    "Subscriber": ".subscriber",
+    "list_channels": ".trickle.client.listing",
+}
 
 __all__ = [
     "BrokenByPeer",
     "Channel",
     "ChannelBusy",
     "ChannelEnded",
+    "ChannelInfo",
     "ChannelNotFound",
+    "Channels",
     "ClosedHere",
     "ConnectionLost",
     "InvalidChannelName",
@@ -77,6 +87,7 @@ __all__ = [
     "Superseded",
     "TrickleError",
     "__version__",
+    "list_channels",
 ]
 
 

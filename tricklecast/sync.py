@@ -48,11 +48,13 @@ from tricklecast.subscriber.messages import OnError
 from tricklecast.subscriber.segment import READ_LIMIT, OnBroken
 from tricklecast.trickle.client.arguments import URLs
 from tricklecast.trickle.client.channel import Head
+from tricklecast.trickle.client.control import TIMEOUT_S
+from tricklecast.trickle.client.listing import Channels
 from tricklecast.trickle.errors import ConnectionLost, LocalProtocolError, TrickleError
 from tricklecast.trickle.paths import ChannelURL
 from tricklecast.trickle.wire import DEFAULT_CONTENT_TYPE, MESSAGE_LIMIT
 
-__all__ = ["Channel", "Publisher", "Segment", "SegmentWriter", "Subscriber"]
+__all__ = ["Channel", "Publisher", "Segment", "SegmentWriter", "Subscriber", "list_channels"]
 
 P = ParamSpec("P")
 T = TypeVar("T")
@@ -122,6 +124,16 @@ def _waited(portal: BlockingPortal, function: Callable[P, Awaitable[T]], *args: 
         future.cancel()
         wait([future])
         raise
+
+
+def _alone(function: Callable[P, Awaitable[T]], *args: P.args, **kwargs: P.kwargs) -> T:
+    """Call a coroutine function in an event loop for it alone, and wait for its result."""
+    thread, portal = _event_loop()
+    try:
+        return _waited(portal, function, *args, **kwargs)
+    finally:
+        portal.call(portal.stop, True)
+        thread.join()
 
 
 class _Blocking:
@@ -515,11 +527,15 @@ class Channel(_Client):
         self._close(self._target.aclose, None)
 
     def _ask(self, function: Callable[P, Awaitable[T]], *args: P.args, **kwargs: P.kwargs) -> T:
-        if self._portal is not None:
-            return self._call(function, *args, **kwargs)
-        thread, portal = _event_loop()
-        try:
-            return _waited(portal, function, *args, **kwargs)
-        finally:
-            portal.call(portal.stop, True)
-            thread.join()
+        return (_alone if self._portal is None else self._call)(function, *args, **kwargs)
+
+
+def list_channels(
+    url: str,
+    *,
+    auth: str | tuple[str, str] | None = None,
+    verify: ssl.SSLContext | bool = True,
+    timeout_s: float = TIMEOUT_S,
+) -> Channels:
+    """List the channels of a server; see :func:`tricklecast.list_channels`."""
+    return _alone(tricklecast.list_channels, url, auth=auth, verify=verify, timeout_s=timeout_s)

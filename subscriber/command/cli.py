@@ -198,7 +198,8 @@ async def channels(
       tricklecast channels http://localhost:2939
       tricklecast channels http://localhost:2939 --json | jq '.channels[].name'
     """
-    from tricklecast.subscriber.command.listing import fetch_channels, print_channels
+    from tricklecast.subscriber.command.listing import print_channels
+    from tricklecast.trickle.client.listing import fetch_channels
 
     answer = await fetch_channels(url, client_tls(ca_file, cert, key), bearer_for(token, token_file))
     print_channels(answer, as_json=as_json)

@@ -15,14 +15,13 @@ import httpx
 
 from tricklecast.trickle.amounts import size
 from tricklecast.trickle.bearer import Bearer
-from tricklecast.trickle.client.answers import first_line
 from tricklecast.trickle.client.arguments import channel_urls, server_url
 from tricklecast.trickle.client.control import ask, json_of
-from tricklecast.trickle.errors import ConnectionLost, RemoteProtocolError, TrickleError, error_for
+from tricklecast.trickle.client.listing import ROUTE, error_of
+from tricklecast.trickle.errors import ConnectionLost, RemoteProtocolError, TrickleError
 from tricklecast.trickle.paths import is_reserved
 from tricklecast.trickle.wire import printable, redacted, split_urls
 
-ROUTE: Final = "/api/v1/channels"
 NEWEST_S: Final = 60.0
 """How far back the newest segment is looked for, in seconds."""
 
@@ -44,40 +43,6 @@ SIZES: Final = ("BYTES", "IN", "OUT")
 NUMBERS: Final = ("NEXT", "SEGMENTS", "READERS", *SIZES)
 
 
-async def fetch_channels(url: str, tls: ssl.SSLContext | None = None, auth: Bearer | None = None) -> dict[str, Any]:
-    """Ask a server for its channels.
-
-    Args:
-        url: any URL on the server.
-        tls: the authorities that https servers are checked against; ``None``: the system's.
-        auth: adds an access token to the request.
-
-    Returns:
-        The JSON object of the answer; ``"channels"`` is a list of objects.
-
-    Raises:
-        InvalidURL: this is no URL of a server.
-        ConnectionLost: the server does not answer.
-        Refused: the server says no.
-        RemoteProtocolError: this is not a tricklecast server.
-    """
-    root = server_url(url)
-    response = await ask(root, ROUTE, tls, auth)
-    status = response.status_code
-    match status, json_of(response):
-        case 200, {"channels": [*channels]} as answer if all(isinstance(channel, dict) for channel in channels):
-            return dict(answer)
-        case 200, None:
-            detail = f"{redacted(root)}{ROUTE} is not JSON"
-        case 200, _:
-            detail = f"{redacted(root)}{ROUTE} holds no list of channels"
-        case _ if status == 404 or status < 400:
-            detail = f"{redacted(root)} has no {ROUTE}"
-        case _:
-            raise _error(response)
-    raise RemoteProtocolError(status, detail=detail)
-
-
 async def start_since(url: str, ago_s: float, tls: ssl.SSLContext | None = None, auth: Bearer | None = None) -> str:
     """Ask a server which segment of a channel was the first to close so many seconds ago, or later.
 
@@ -86,7 +51,7 @@ async def start_since(url: str, ago_s: float, tls: ssl.SSLContext | None = None,
         is so recent.
 
     Raises:
-        TrickleError: as :func:`fetch_channels`.
+        TrickleError: as :func:`~tricklecast.trickle.client.listing.fetch_channels`.
     """
     response = await _segments(url, f"since={ago_s * 1000:.0f}ms&limit=1", tls, auth)
     match response.status_code, json_of(response):
@@ -99,7 +64,7 @@ async def start_since(url: str, ago_s: float, tls: ssl.SSLContext | None = None,
         case status, _ if status == 404 or status < 400:
             server = redacted(server_url(url))
             raise RemoteProtocolError(status, detail=f"{server} does not tell when segments were published")
-    raise _error(response)
+    raise error_of(response)
 
 
 async def newest_began(url: str, tls: ssl.SSLContext | None = None, auth: Bearer | None = None) -> float | None:
@@ -126,10 +91,6 @@ async def _segments(url: str, query: str, tls: ssl.SSLContext | None, auth: Bear
         with suppress(ConnectionLost):
             return await ask(server_url(one), route, tls, auth)
     return await ask(server_url(urls[-1]), route, tls, auth)
-
-
-def _error(response: httpx.Response) -> TrickleError:
-    return error_for(response.status_code, response.headers, detail=first_line(response.content))
 
 
 def print_channels(answer: dict[str, Any], *, as_json: bool = False) -> None:

@@ -11,8 +11,8 @@ from typing import Any, Final
 import anyio
 import httpx
 
-from tricklecast.trickle.bearer import Bearer
 from tricklecast.trickle.client.answers import first_line
+from tricklecast.trickle.client.arguments import Auth, httpx_auth
 from tricklecast.trickle.client.transport import InvalidAnswer, TrickleTransport
 from tricklecast.trickle.errors import ConnectionLost, Refused, RemoteProtocolError, TrickleError
 from tricklecast.trickle.wire import printable, redacted
@@ -23,8 +23,8 @@ TIMEOUT_S: Final = 10.0
 async def ask(
     root: str,
     route: str,
-    tls: ssl.SSLContext | None,
-    auth: Bearer | None,
+    tls: ssl.SSLContext | bool | None,
+    auth: Auth | None,
     *,
     method: str = "GET",
     within_s: float = TIMEOUT_S,
@@ -34,15 +34,19 @@ async def ask(
 
     Args:
         root: of the server, as :func:`.arguments.server_url` gives it. route: the path and the query.
-        tls: the authorities that https servers are checked against; ``None``: the system's.
-        auth: adds an access token. within_s: the deadline of the answer. body: sent as JSON; none if ``None``.
+        tls: the authorities that https servers are checked against; ``None`` and ``True``: the system's; ``False``:
+            nothing is checked.
+        auth: a token, or any authentication that httpx knows. within_s: the deadline of the answer.
+        body: sent as JSON; none if ``None``.
 
     Raises:
+        InvalidInput: a header cannot carry the token.
         ConnectionLost: the server does not answer. RemoteProtocolError: that is no answer of HTTP.
     """
+    transport = TrickleTransport(True if tls is None else tls)
     shown = redacted(root)
     try:
-        async with httpx.AsyncClient(transport=TrickleTransport(tls or True), timeout=within_s, auth=auth) as client:
+        async with httpx.AsyncClient(transport=transport, timeout=within_s, auth=httpx_auth(auth)) as client:
             with anyio.fail_after(within_s):
                 return await client.request(method, root + route, json=body)
     except InvalidAnswer as error:
@@ -58,8 +62,8 @@ async def ask(
 async def answer_of(
     root: str,
     route: str,
-    tls: ssl.SSLContext | None,
-    auth: Bearer | None,
+    tls: ssl.SSLContext | bool | None,
+    auth: Auth | None,
     *,
     absent: str,
     method: str = "GET",

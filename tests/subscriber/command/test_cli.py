@@ -212,7 +212,7 @@ def test_channels_are_fetched_and_printed(monkeypatch: pytest.MonkeyPatch) -> No
     async def fetch_channels(url: str, tls: object, auth: object) -> dict[str, object]:
         return {"url": url}
 
-    monkeypatch.setattr("tricklecast.subscriber.command.listing.fetch_channels", fetch_channels)
+    monkeypatch.setattr("tricklecast.trickle.client.listing.fetch_channels", fetch_channels)
     monkeypatch.setattr(
         "tricklecast.subscriber.command.listing.print_channels", lambda answer, as_json: said.append((answer, as_json))
     )

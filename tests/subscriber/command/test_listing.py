@@ -2,16 +2,11 @@
 
 from __future__ import annotations
 
-import asyncio
 import json
-from typing import Any
 
-import httpx
 import pytest
 
-from tricklecast.subscriber.command.listing import fetch_channels, print_channels
-from tricklecast.trickle.client.transport import InvalidAnswer
-from tricklecast.trickle.errors import ConnectionLost, InvalidURL, Refused, RemoteProtocolError
+from tricklecast.subscriber.command.listing import print_channels
 
 CAMERA = {
     "name": "camera",
@@ -26,54 +21,6 @@ CAMERA = {
     "publisher": {"connected": True, "writing": [11]},
     "something_new": {"that": ["nobody", "knows"]},
 }
-
-
-def fetch(answer: httpx.Response | Exception, url: str = "http://host:2939/trickle/x") -> dict[str, Any]:
-    def handler(request: httpx.Request) -> httpx.Response:
-        assert str(request.url) == "http://host:2939/api/v1/channels"
-        if isinstance(answer, Exception):
-            raise answer
-        return answer
-
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr("tricklecast.trickle.client.control.TrickleTransport", lambda tls: httpx.MockTransport(handler))
-        return asyncio.run(fetch_channels(url))
-
-
-@pytest.mark.parametrize("url", ["http://host:2939", "http://host:2939/", "http://host:2939/trickle/camera/5?q=1"])
-def test_any_url_on_the_server_will_do(url: str) -> None:
-    """Its root is what counts."""
-    assert fetch(httpx.Response(200, json={"channels": [CAMERA]}), url) == {"channels": [CAMERA]}
-
-
-@pytest.mark.parametrize(
-    ("answer", "error"),
-    [
-        (httpx.Response(404, text="not here"), RemoteProtocolError),
-        (httpx.Response(302, headers={"Location": "/login"}), RemoteProtocolError),
-        (httpx.Response(200, text="<html>"), RemoteProtocolError),
-        (httpx.Response(200, content=b"\xff\xfe"), RemoteProtocolError),
-        (httpx.Response(200, json=[1]), RemoteProtocolError),
-        (httpx.Response(200, json={"channels": {"a": 1}}), RemoteProtocolError),
-        (httpx.Response(200, json={"channels": [1]}), RemoteProtocolError),
-        (httpx.Response(401, text="who are you?"), Refused),
-        (httpx.Response(503, text="draining"), Refused),
-        (httpx.ConnectError("Connection refused"), ConnectionLost),
-        (httpx.ReadTimeout(""), ConnectionLost),
-        (InvalidAnswer("SSH-2.0"), RemoteProtocolError),
-        (TimeoutError(), ConnectionLost),
-    ],
-)
-def test_what_is_not_a_list_of_channels_is_an_error(answer: httpx.Response | Exception, error: type[Exception]) -> None:
-    """One typed error for each way in which a server can be another one, or none."""
-    with pytest.raises(error):
-        fetch(answer)
-
-
-def test_a_bad_url_is_refused() -> None:
-    """Before anything is sent."""
-    with pytest.raises(InvalidURL):
-        fetch(httpx.Response(200), "localhost:2939")
 
 
 def test_json_is_what_the_server_said(capsys: pytest.CaptureFixture[str]) -> None:
