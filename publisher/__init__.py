@@ -7,10 +7,12 @@ if TYPE_CHECKING:
     from tricklecast.publisher.client import Publisher
     from tricklecast.publisher.core import Closed, Receipt
     from tricklecast.publisher.events import PublisherEvent
+    from tricklecast.publisher.lines import JsonLines
     from tricklecast.publisher.segments import PublisherStatistics, SegmentWriter
 
 _HOMES = {
     "Closed": "core",
+    "JsonLines": "lines",
     "Publisher": "client",
     "PublisherEvent": "events",
     "PublisherStatistics": "segments",
@@ -18,7 +20,7 @@ _HOMES = {
     "SegmentWriter": "segments",
 }
 
-__all__ = ["Closed", "Publisher", "PublisherEvent", "PublisherStatistics", "Receipt", "SegmentWriter"]
+__all__ = ["Closed", "JsonLines", "Publisher", "PublisherEvent", "PublisherStatistics", "Receipt", "SegmentWriter"]
 
 
 def __getattr__(name: str) -> object:

@@ -19,6 +19,7 @@ import secrets
 import ssl
 from collections.abc import Awaitable, Callable, Mapping
 from enum import Enum
+from functools import partial
 from itertools import count
 from random import Random
 from types import TracebackType
@@ -31,6 +32,7 @@ from anyio.abc import TaskGroup
 
 from tricklecast.publisher.core import Advance, Plan, Receipt, RetryAfter, Stop, parse_start
 from tricklecast.publisher.events import Failed, Finished, PublisherEvent, PublisherReporter, Retrying
+from tricklecast.publisher.lines import JsonLines
 from tricklecast.publisher.segments import PublisherStatistics, Requests, Segments, SegmentWriter
 from tricklecast.trickle import __version__, wire
 from tricklecast.trickle.client.answers import ExchangeOutcome
@@ -56,7 +58,7 @@ from tricklecast.trickle.errors import (
     TrickleError,
 )
 
-__all__ = ["Publisher", "SegmentWriter"]
+__all__ = ["JsonLines", "Publisher", "SegmentWriter"]
 
 USER_AGENT: Final = f"tricklecast/{__version__}"
 
@@ -333,14 +335,40 @@ class Publisher:
             InvalidInput: it has a value that JSON does not have, or is longer than ``limit``; nothing was sent.
             TrickleError: as :meth:`SegmentWriter.write`.
         """
-        try:
-            text = json.dumps(obj, ensure_ascii=False, separators=(",", ":"), allow_nan=False)
-            data = text.encode() + b"\n"
-        except ValueError as error:  # UnicodeEncodeError, a lone surrogate, included
-            raise InvalidInput(f"not JSON: {error}") from None
-        if len(data) > limit:
-            raise InvalidInput(f"a document of {len(data)} bytes; the limit is {limit}, for readers, too")
-        return await self.publish(data)
+        return await self.publish(_json_line(obj, limit=limit))
+
+    def json_lines(
+        self,
+        *,
+        segment_s: float = 2.0,
+        segment_lines: int = 10_000,
+        segment_bytes: int = 1 << 20,
+        limit: int = wire.MESSAGE_LIMIT,
+    ) -> JsonLines:
+        """Return a writer of JSON lines::
+
+            async with publisher.json_lines() as out:
+                await out.write({"text": "hello"})
+
+        Each object is one line, and one chunk, which readers get at once; many lines share a segment.
+
+        Args:
+            segment_s: a segment ends so many seconds after its first line.
+            segment_lines: a segment has at most so many lines. segment_bytes: and so many bytes, unless one line has
+                more.
+            limit: the longest line, in bytes. Readers refuse longer ones unless they pass a higher ``limit``, too.
+
+        Raises:
+            InvalidInput: an argument is wrong.
+        """
+        check_number("limit", limit, at_least=1, whole=True)
+        return JsonLines(
+            lambda: self.segment(wait=False).__aenter__(),
+            partial(_json_line, limit=limit),
+            segment_s=segment_s,
+            segment_lines=segment_lines,
+            segment_bytes=segment_bytes,
+        )
 
     async def close(self) -> tuple[int, ...]:
         """End the channel, then close the preconnect. Further calls do nothing.
@@ -443,3 +471,19 @@ class Publisher:
                 case Stop(error):
                     self._report(Failed(error))
                     raise error
+
+
+def _json_line(obj: object, *, limit: int) -> bytes:
+    """Return an object as JSON, one line in UTF-8. Every integer is exact.
+
+    Raises:
+        TypeError: it cannot be written as JSON.
+        InvalidInput: it has a value that JSON does not have, or is longer than ``limit`` bytes.
+    """
+    try:
+        data = json.dumps(obj, ensure_ascii=False, separators=(",", ":"), allow_nan=False).encode() + b"\n"
+    except ValueError as error:  # UnicodeEncodeError, a lone surrogate, included
+        raise InvalidInput(f"not JSON: {error}") from None
+    if len(data) > limit:
+        raise InvalidInput(f"a document of {len(data)} bytes; the limit is {limit}, for readers, too")
+    return data

@@ -21,7 +21,7 @@ from tricklecast import Channel as AsyncChannel
 from tricklecast import ChannelNotFound, ClosedHere, InvalidURL, LocalProtocolError, sync
 from tricklecast import Publisher as AsyncPublisher
 from tricklecast import Subscriber as AsyncSubscriber
-from tricklecast.sync import Channel, Publisher, Segment, SegmentWriter, Subscriber
+from tricklecast.sync import Channel, JsonLines, Publisher, Segment, SegmentWriter, Subscriber
 from tricklecast.trickle.client.arguments import Auth
 
 
@@ -83,8 +83,9 @@ def test_messages(url: str) -> None:
         publisher.publish_json({"n": 2})
     with Subscriber(url, start=0) as subscriber:
         assert [message.value for message in subscriber.messages()] == [{"n": 1}, {"n": 2}]
-    with Publisher(url) as publisher:
-        publisher.publish(b'{"n": 1}\n{"n": 2}\n')
+    with Publisher(url) as publisher, publisher.json_lines() as out:
+        out.write({"n": 1})
+        out.write({"n": 2})
     with Subscriber(url, start=0) as subscriber:
         assert [message.value for message in subscriber.lines()] == [{"n": 1}, {"n": 2}]
 
@@ -167,6 +168,7 @@ def test_each_public_name_has_a_blocking_twin(url: str) -> None:
                 return {
                     Publisher: _public(out),
                     SegmentWriter: _public(out.segment()),
+                    JsonLines: _public(out.json_lines()),
                     Subscriber: _public(reader),
                     Segment: _public(segment),
                     Channel: _public(channel),
@@ -176,7 +178,7 @@ def test_each_public_name_has_a_blocking_twin(url: str) -> None:
     with Publisher(f"{url}-3") as out:
         out.publish(b"x")
         with Subscriber(f"{url}-3", start=0) as reader, Channel(f"{url}-3") as channel:
-            for twin in (out, out.segment(), reader, next(iter(reader)), channel):
+            for twin in (out, out.segment(), out.json_lines(), reader, next(iter(reader)), channel):
                 assert names[type(twin)] - _public(twin) == set()
 
 
@@ -198,7 +200,7 @@ def test_options_are_those_of_the_twin(options: type, twin: type, missing: set[s
     assert theirs["auth"] == Auth | None
 
 
-@pytest.mark.parametrize("kind", [Publisher, SegmentWriter, Subscriber, Segment, Channel])
+@pytest.mark.parametrize("kind", [Publisher, SegmentWriter, JsonLines, Subscriber, Segment, Channel])
 def test_signatures_have_types_and_nothing_of_httpx(kind: type) -> None:
     """A program need not know httpx to call a method."""
     for name, member in inspect.getmembers(kind):

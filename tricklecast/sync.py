@@ -54,7 +54,7 @@ from tricklecast.trickle.errors import ConnectionLost, LocalProtocolError, Trick
 from tricklecast.trickle.paths import ChannelURL
 from tricklecast.trickle.wire import DEFAULT_CONTENT_TYPE, MESSAGE_LIMIT
 
-__all__ = ["Channel", "Publisher", "Segment", "SegmentWriter", "Subscriber", "list_channels"]
+__all__ = ["Channel", "JsonLines", "Publisher", "Segment", "SegmentWriter", "Subscriber", "list_channels"]
 
 P = ParamSpec("P")
 T = TypeVar("T")
@@ -320,6 +320,20 @@ class Publisher(_Client):
         """Publish an object as a segment of JSON."""
         return self._call(self._target.publish_json, obj, limit=limit)
 
+    def json_lines(
+        self,
+        *,
+        segment_s: float = 2.0,
+        segment_lines: int = 10_000,
+        segment_bytes: int = 1 << 20,
+        limit: int = MESSAGE_LIMIT,
+    ) -> JsonLines:
+        """Return a writer of JSON lines. Use it in a ``with`` block."""
+        lines = self._target.json_lines(
+            segment_s=segment_s, segment_lines=segment_lines, segment_bytes=segment_bytes, limit=limit
+        )
+        return JsonLines(lines, self._portal)
+
     def close(self) -> tuple[int, ...]:
         """End the channel; return the seqs of the segments that the server has not confirmed."""
         return self._close(self._target.close, ())
@@ -378,6 +392,27 @@ class SegmentWriter(_Blocking):
     def settled(self) -> Receipt:
         """Wait until it was published or lost."""
         return self._call(self._target.settled)
+
+
+class JsonLines(_Blocking):
+    """Publishes one line of JSON for each object; see :class:`tricklecast.publisher.JsonLines`."""
+
+    def __init__(self, target: publishing.JsonLines, portal: BlockingPortal | None) -> None:
+        super().__init__(portal)
+        self._target = target
+
+    def __enter__(self) -> Self:
+        self._call(self._target.__aenter__)
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self._call(self._target.__aexit__, kind, error, trace)
+
+    def write(self, obj: object) -> None:
+        """Write an object as a line. Readers get it at once."""
+        self._call(self._target.write, obj)
 
 
 class Subscriber(_Client):
