@@ -10,6 +10,7 @@ from fractions import Fraction
 from typing import Any
 
 import anyio
+import anyio.lowlevel
 import httpx
 import numpy as np
 import pytest
@@ -24,7 +25,7 @@ from tricklecast.media import (
     MediaPublisher,
     MediaStatistics,
     RelayStatistics,
-    _called,
+    _Called,
     frames,
     relay,
 )
@@ -247,6 +248,8 @@ async def doubled(factor: int, picture: int) -> int:
         Doubler(),
         Doubler().method,
         functools.partial(doubled, 2),
+        functools.partial(Doubler()),
+        functools.partial(Doubler().method),
         lambda picture: doubled(2, picture),
         lambda picture: 2 * picture,
         functools.partial(int.__mul__, 2),
@@ -254,4 +257,72 @@ async def doubled(factor: int, picture: int) -> int:
 )
 async def test_a_function_may_be_anything_that_can_be_called(function: Any) -> None:
     """A result that can be awaited is awaited."""
-    assert await _called(function, 21) == 42
+    assert await _Called(function)(21) == 42
+
+
+def future_of(picture: int) -> Any:
+    """What can be awaited need not be a coroutine."""
+
+    class Later:
+        def __await__(self) -> Any:
+            yield from anyio.lowlevel.checkpoint().__await__()
+            return 2 * picture
+
+    return Later()
+
+
+async def test_what_can_be_awaited_is_awaited(anyio_backend: str) -> None:
+    """Also if it is no coroutine."""
+    assert await _Called(future_of)(21) == 42
+
+
+class Steps:
+    """An asynchronous function whose steps take so many seconds of a clock."""
+
+    def __init__(self, *steps: float) -> None:
+        self.now = 0.0
+        self.steps = steps
+
+    async def __call__(self, picture: int) -> int:
+        for seconds in self.steps:
+            await anyio.lowlevel.checkpoint()
+            self.now += seconds
+        return picture
+
+
+@pytest.mark.parametrize("anyio_backend", ["asyncio", "trio"])
+async def test_a_function_that_keeps_the_event_loop_is_warned_of_once(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture, anyio_backend: str
+) -> None:
+    """Only the time between its awaits counts; the warning says what to do."""
+    quick, slow = Steps(0.09, 0.09, 0.09), Steps(0.01, 0.11)
+    for function, warnings in ((quick, 0), (slow, 1)):
+        monkeypatch.setattr("tricklecast.media.perf_counter", lambda function=function: function.now)
+        call = _Called(function)
+        assert [await call(number) for number in range(3)] == [0, 1, 2]
+        assert len(caplog.messages) == warnings
+    assert "kept the event loop for 0.11 s" in caplog.text
+    assert "it runs in a thread" in caplog.text
+
+
+@pytest.mark.parametrize("anyio_backend", ["asyncio", "trio"])
+async def test_a_function_that_waits_can_be_cancelled_and_fail(anyio_backend: str) -> None:
+    """It sees the cancellation, and its error is raised."""
+    seen = []
+
+    async def waits(picture: int) -> None:
+        try:
+            await anyio.sleep_forever()
+        finally:
+            seen.append(picture)
+
+    async def fails(picture: int) -> None:
+        await anyio.lowlevel.checkpoint()
+        raise ZeroDivisionError(picture)
+
+    with anyio.move_on_after(0.01) as limit:
+        await _Called(waits)(1)
+    assert limit.cancelled_caught
+    assert seen == [1]
+    with pytest.raises(ZeroDivisionError):
+        await _Called(fails)(2)

@@ -17,15 +17,18 @@ from __future__ import annotations
 
 import inspect
 import logging
-from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
+from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine, Generator, Mapping
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field, fields, replace
+from functools import partial
+from time import perf_counter
 from typing import Any, Final, cast
 
 import anyio
 from anyio import to_thread
 
 from tricklecast.publisher.media.publisher import FramesDropped, MediaPublisher, MediaStatistics
+from tricklecast.subscriber.core import AnyStart
 from tricklecast.subscriber.media.frames import Frame, FrameReader, FrameStatistics, frames
 from tricklecast.trickle.client.arguments import URLs
 from tricklecast.trickle.errors import ConnectionLost, SegmentsUnconfirmed, TrickleError
@@ -46,6 +49,9 @@ logger = logging.getLogger("tricklecast.media")
 
 STOP_S: Final = 5.0
 """A cancelled relay may take this long to end its target, in seconds."""
+
+BLOCKED_S: Final = 0.1
+"""An ``async`` function that takes longer between two of its awaits, in seconds, is warned of."""
 
 
 @dataclass(slots=True)
@@ -81,7 +87,7 @@ async def relay(
     *,
     audio: bool = True,
     format: str | None = "rgb24",
-    start: Any = "current",
+    start: AnyStart = "current",
     reconnect: bool = False,
     statistics: RelayStatistics | None = None,
     subscriber: Mapping[str, Any] | None = None,
@@ -102,10 +108,11 @@ async def relay(
         target: the channel to publish, likewise.
         function: any callable that takes a numpy array (HxWx3, uint8) and returns one, or ``None`` to drop the picture.
             It runs in a worker thread; if it or its ``__call__`` is ``async``, in the event loop. A result that can be
-            awaited is awaited in the event loop.
+            awaited is awaited in the event loop. A function that computes is best a plain one: an ``async`` one that
+            keeps the event loop for more than 100 ms between two awaits holds up all else, and is warned of once.
         audio: whether the source may have sound.
         format: the pixel format of the arrays. ``None``: the function takes and returns ``av.VideoFrame``.
-        start: the first segment of the source, as for :class:`~tricklecast.subscriber.Subscriber`.
+        start: the first segment of the source, as for :func:`frames`.
         reconnect: run until cancelled: wait for a source that does not exist yet, for the next epoch of a source that
             has ended, and for a server that is away. Each epoch of the source becomes one of the target.
         statistics: filled while the relay runs; a new one by default.
@@ -125,6 +132,7 @@ async def relay(
     options = dict(subscriber or {}, format=format, start=start, when_full="drop", reconnect=reconnect)
     if reconnect:
         publisher.setdefault("outage_s", None)
+    called = _Called(function)
     async with frames(source, audio=sound, **options) as reader:
         while True:
             frame = await reader.next()  # from then on reader.kinds tells whether there are pictures, sound, or both
@@ -135,7 +143,7 @@ async def relay(
                     async with _ended_when_stopped(sink):
                         while frame is not None:
                             counts.frames += frame.kind == "video"
-                            await _pass_on(frame, function, sink, is_array=format is not None)
+                            await _pass_on(frame, called, sink, is_array=format is not None)
                             counts.reader, counts.publisher = reader.statistics(), _sum(before, sink.statistics())
                             frame = await reader.next()
                 except (ConnectionLost, SegmentsUnconfirmed) as error:  # the target's end: what else could fail waits
@@ -167,11 +175,11 @@ async def _ended_when_stopped(sink: MediaPublisher) -> AsyncIterator[None]:
     await sink.__aexit__(None, None, None)
 
 
-async def _pass_on(frame: Frame, function: Function, sink: MediaPublisher, *, is_array: bool) -> None:
+async def _pass_on(frame: Frame, function: _Called, sink: MediaPublisher, *, is_array: bool) -> None:
     if frame.kind == "audio":
         await sink.write_packet(cast(Any, frame.data), captured_at=frame.captured_at)
         return
-    result = await _called(function, frame.array if is_array else frame.data)
+    result = await function(frame.array if is_array else frame.data)
     if result is not None:
         await sink.write(result, pts=frame.pts, time_base=frame.time_base, captured_at=frame.captured_at)
 
@@ -184,9 +192,55 @@ def _sum(before: MediaStatistics | None, now: MediaStatistics) -> MediaStatistic
     return replace(now, **{name: getattr(before, name) + getattr(now, name) for name in names})
 
 
-async def _called(function: Function, picture: Any) -> Any:
-    """Call an ``async`` function in the event loop, any other one in a worker thread."""
-    if inspect.iscoroutinefunction(function) or inspect.iscoroutinefunction(getattr(function, "__call__", None)):  # noqa: B004
-        return await function(picture)
-    result = await to_thread.run_sync(function, picture)
-    return await result if inspect.isawaitable(result) else result
+class _Called:
+    """Calls the function of a relay: an ``async`` one in the event loop, any other one in a worker thread.
+
+    It warns once of a coroutine that keeps the event loop for long.
+    """
+
+    def __init__(self, function: Function) -> None:
+        self._function = function
+        called = function.func if isinstance(function, partial) else function
+        self._is_async = inspect.iscoroutinefunction(called) or inspect.iscoroutinefunction(
+            getattr(called, "__call__", None)  # noqa: B004
+        )
+        self._has_warned = False
+
+    async def __call__(self, picture: Any) -> Any:
+        function = self._function
+        result = function(picture) if self._is_async else await to_thread.run_sync(function, picture)
+        if inspect.iscoroutine(result):
+            return await _Timed(result, self._took)
+        return await result if inspect.isawaitable(result) else result
+
+    def _took(self, seconds: float) -> None:
+        if seconds > BLOCKED_S and not self._has_warned:
+            self._has_warned = True
+            logger.warning(
+                "the relay's function kept the event loop for %.2f s, and held up all else that runs there; pass a "
+                "plain function (def, not async def): it runs in a thread",
+                seconds,
+            )
+
+
+class _Timed:
+    """Awaits a coroutine, and tells how long each of its steps took, in seconds."""
+
+    def __init__(self, coroutine: Coroutine[Any, Any, Any], took: Callable[[float], None]) -> None:
+        self._coroutine = coroutine
+        self._took = took
+
+    def __await__(self) -> Generator[Any, Any, Any]:
+        step = partial(self._coroutine.send, None)
+        while True:
+            begun_at = perf_counter()
+            try:
+                waits_for = step()
+            except StopIteration as end:
+                return end.value
+            finally:
+                self._took(perf_counter() - begun_at)
+            try:
+                step = partial(self._coroutine.send, (yield waits_for))
+            except BaseException as error:  # a cancellation, or the end of this generator
+                step = partial(self._coroutine.throw, error)

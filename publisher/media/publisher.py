@@ -20,12 +20,14 @@ import anyio
 from anyio import to_thread
 
 from tricklecast.publisher.client import Publisher
+from tricklecast.publisher.events import PublisherEvent
 from tricklecast.publisher.feed import Feed, Totals
 from tricklecast.publisher.media.encode import AudioCodec, Encoder, Encoding, VideoShape, encoder_for
 from tricklecast.publisher.media.muxers import ContainerName
 from tricklecast.publisher.media.segmenter import Segmenter
 from tricklecast.publisher.steps import SegmentEnd, Step
 from tricklecast.trickle.client.arguments import URLs, check_number
+from tricklecast.trickle.client.reports import Reporter
 from tricklecast.trickle.client.tasks import BackgroundTask
 from tricklecast.trickle.errors import InvalidInput, LocalProtocolError, TrickleError
 from tricklecast.trickle.pyav import codec_name, copied, need_pyav
@@ -64,6 +66,12 @@ class FramesDropped:
     """
 
     count: int
+
+    def __str__(self) -> str:
+        return f"the encoder is too slow: {self.count} pictures have been dropped so far"
+
+
+MediaEvent: TypeAlias = PublisherEvent | FramesDropped
 
 
 @dataclass(frozen=True, slots=True)
@@ -124,7 +132,8 @@ class MediaPublisher:
         when_full: what happens when the encoder or the network is too slow. ``"drop"``, for live media: the oldest
             picture that waits for the encoder is dropped, and so are the oldest segments in a full buffer;
             ``"wait"``: :meth:`write` waits, and nothing is dropped.
-        on_event: is called with :class:`FramesDropped`, and with the events of the publisher.
+        on_event: is called with :class:`FramesDropped`, and with the events of the publisher; it must not block.
+            An exception that it raises is logged, and publishing goes on.
         publisher: further arguments of :class:`~tricklecast.publisher.Publisher`, as in ``auth=`` or ``takeover=``.
 
     Raises:
@@ -144,7 +153,7 @@ class MediaPublisher:
         audio_codec: AudioCodec = "aac",
         preset: str = "ultrafast",
         when_full: Literal["drop", "wait"] = "drop",
-        on_event: Callable[[Any], None] | None = None,
+        on_event: Callable[[MediaEvent], None] | None = None,
         **publisher: Any,
     ) -> None:
         need_pyav()
@@ -157,11 +166,11 @@ class MediaPublisher:
         segmenter = Segmenter(container, min_segment_s=gop_s, segment_s=gop_s)
         self._pipeline = _Pipeline(segmenter, kinds, encoding, Fraction(fps).limit_denominator(1001))
         self._drops = when_full == "drop"
-        self._on_event = on_event
         if on_event is not None:
             publisher["on_event"] = on_event
         content_type = segmenter.container.content_type
         self._publisher = Publisher(url, content_type=content_type, when_full=when_full, **publisher)
+        self._report = Reporter[FramesDropped](logger, self._publisher.url.channel, on_event)
         self._feed: Feed | None = None
         self._task: BackgroundTask | None = None
         self._waiting: deque[_Item] = deque()
@@ -272,8 +281,7 @@ class MediaPublisher:
             if is_picture and len(pictures) >= PICTURES_AHEAD and self._drops:
                 self._waiting.remove(pictures[0])
                 self._dropped += 1
-                if self._on_event is not None:
-                    self._on_event(FramesDropped(self._dropped))
+                self._report.report(FramesDropped(self._dropped), logging.DEBUG)
             elif len(self._waiting) < ITEMS_AHEAD and not (is_picture and len(pictures) >= PICTURES_AHEAD):
                 break
             else:

@@ -32,7 +32,7 @@ import anyio
 from anyio import from_thread, to_thread
 
 from tricklecast.subscriber.client import Subscriber
-from tricklecast.subscriber.core import OnLag, Start
+from tricklecast.subscriber.core import AnyStart, OnLag, Start
 from tricklecast.subscriber.media.joiner import NotMedia
 from tricklecast.subscriber.segment import Segment
 from tricklecast.trickle.backoff import Backoff
@@ -152,7 +152,7 @@ def frames(
     audio: bool | Literal["packets"] = False,
     format: str | None = None,
     when_full: Literal["wait", "drop"] = "wait",
-    start: Any = "current",
+    start: AnyStart = "current",
     reconnect: bool = False,
     **subscriber: Any,
 ) -> FrameReader:
@@ -169,7 +169,8 @@ def frames(
             are no arrays, only PyAV's own frames.
         when_full: what happens when the program is too slow: ``"wait"``: the reader waits for it; ``"drop"``: the
             oldest picture is dropped, so that the program gets the newest ones.
-        start: the first segment, as for :class:`~tricklecast.subscriber.Subscriber`.
+        start: the first segment, as for :class:`~tricklecast.subscriber.Subscriber`, where the default is ``"next"``: a
+            program that waits for news wants nothing old, but a viewer wants a picture at once.
         reconnect: whether reading goes on for ever: the reader waits for a channel that is not there, for the next
             life of one that has ended, and for a server that is away. The first frame of a later life is
             ``restarted``. With ``on_lag="earliest"``, and without ``on_lag`` if ``start`` is ``"earliest"`` or N, a
@@ -219,7 +220,7 @@ class FrameReader:
     """
 
     def __init__(
-        self, subscribe: Callable[..., Subscriber], start: Any, decoding: _Decoding, *, drops: bool, reconnects: bool
+        self, subscribe: Callable[..., Subscriber], start: AnyStart, decoding: _Decoding, *, drops: bool, reconnects: bool
     ) -> None:
         self._subscribe = subscribe
         self._start = start

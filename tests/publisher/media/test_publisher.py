@@ -25,6 +25,7 @@ from tricklecast.publisher.media.publisher import (
     ITEMS_AHEAD,
     PICTURES_AHEAD,
     FramesDropped,
+    MediaEvent,
     MediaPublisher,
     _Item,
     _Pipeline,
@@ -199,12 +200,20 @@ def test_what_waits_for_another_stream_has_a_limit() -> None:
 
 
 async def test_pictures_are_dropped_where_the_encoder_is_too_slow(
-    server: RunningServer, monkeypatch: pytest.MonkeyPatch
+    server: RunningServer, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """The oldest ones that wait, before they are encoded; they are counted, and told as an event. Sound is kept."""
+    """The oldest ones that wait, before they are encoded; they are counted, and told as an event. Sound is kept.
+
+    A callback that fails is logged, and publishing goes on.
+    """
     url, events = urls(server)("slow"), list[Any]()
+
+    def on_event(event: MediaEvent) -> None:
+        events.append(event)
+        raise ZeroDivisionError
+
     with anyio.fail_after(WITHIN_S):
-        async with MediaPublisher(url, audio=True, on_event=events.append) as publisher:
+        async with MediaPublisher(url, audio=True, on_event=on_event) as publisher:
             may_encode = anyio.Event()
             feed = publisher._encode
 
@@ -220,6 +229,7 @@ async def test_pictures_are_dropped_where_the_encoder_is_too_slow(
         data = b"".join(await read_all(url))
     assert publisher.statistics().frames_dropped == 10 - PICTURES_AHEAD
     assert [event.count for event in events if isinstance(event, FramesDropped)] == list(range(1, 11 - PICTURES_AHEAD))
+    assert "on_event failed at the encoder is too slow: 6 pictures have been dropped so far" in caplog.text
     decoded = decode(data, "mpegts")
     assert decoded.times["video"] == [(50 + number) * TICK for number in range(10 - PICTURES_AHEAD, 10)]
 
