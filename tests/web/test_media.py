@@ -419,6 +419,16 @@ def test_the_test_picture_goes_on_in_a_hidden_tab(server: RunningServer, tab: Wa
     expect(page.locator("#status")).to_contain_text("The channel has ended")
 
 
+def test_numbers_in_a_message_are_exact(server: RunningServer, tab: Watched) -> None:
+    """JavaScript would round integers above 2^53; brackets in strings and empty objects are laid out as any other."""
+    content = b'{"n":[9007199254740993,-18446744073709551617,1.0],"e":{},"f":[],"s":"\\u00e9 [{,\\""}'
+    url = f"{server.base}/numbers"
+    httpx.post(f"{url}/0", content=content, headers={"Content-Type": "application/json"}).raise_for_status()
+    page = tab.open(f"{server.url}/watch/numbers")
+    shown = '{\n  "n": [\n    9007199254740993,\n    -18446744073709551617,\n    1.0\n  ],\n  "e": {},\n  "f": [],\n'
+    expect(page.locator("#messages-list pre")).to_have_text(shown + '  "s": "é [{,\\""\n}')
+
+
 def test_a_long_line_is_cut(server: RunningServer, tab: Watched) -> None:
     """A message of many megabytes does not fill the tab's memory, also where each line is one."""
     headers = {"Content-Type": "application/x-ndjson"}

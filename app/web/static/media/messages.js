@@ -116,15 +116,40 @@ export class Messages {
   }
 }
 
+/** How deep lines are indented at most: a hostile text could nest without an end. */
+const MAX_INDENT = 40;
+
 /**
- * JSON with line breaks; any other text as it is.
+ * JSON with line breaks; any other text as it is. Numbers are shown as they were written: as values of JavaScript,
+ * integers above 2^53 would change.
  * @param {string} text
  */
 function pretty(text) {
   try {
-    const value = JSON.parse(text);
-    return typeof value === "object" ? JSON.stringify(value, null, 2) : text;
+    if (typeof JSON.parse(text) !== "object") return text;
   } catch {
     return text;
   }
+  const tokens = text.match(/"[^"\\]*(?:\\.[^"\\]*)*"|[[\]{},:]|[^\s[\]{},:"]+/g) ?? [];
+  let depth = 0;
+  const line = () => `\n${"  ".repeat(Math.min(depth, MAX_INDENT))}`;
+  const parts = tokens.map((token, at) => {
+    switch (token) {
+      case "[":
+      case "{":
+        depth += 1;
+        return token + ("]}".includes(tokens[at + 1] ?? "-") ? "" : line());
+      case "]":
+      case "}":
+        depth -= 1;
+        return "[{".includes(tokens[at - 1] ?? "-") ? token : line() + token;
+      case ",":
+        return token + line();
+      case ":":
+        return ": ";
+      default:
+        return token.startsWith('"') ? JSON.stringify(JSON.parse(token)) : token;
+    }
+  });
+  return parts.join("");
 }
