@@ -264,7 +264,7 @@ class Node:
         elif settings.changefeed and self.member is not None:
             announce = create_changefeed(self.registry, loop.time)
             # The directory may tell of it in the middle of a change of the core.
-            self.member.directory.view.watchers.append(lambda kind, name: loop.call_soon(announce, kind, name))
+            self.member.directory.view.watchers.append(lambda kind, name: loop.call_soon(announce, kind, [name]))
         self.reload = Reload(settings, self.access, self.plane, reread)  # has the settings that are in force
         uses = partial(limits_in_use, self.plane, self.log, self.bus)
         self.link: Link | None = None  # the ways to the other workers of the server, if there are any

@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable
+from typing import Any
 
 import pytest
 
 from tests.app.core.support import owned
 from tests.support.local import local_server
-from tricklecast.app.changefeed import start_changefeed
+from tricklecast.app.changefeed import MAX_NAMES, start_changefeed
 from tricklecast.app.changes import Changes
 from tricklecast.app.core.limits import Limits
 from tricklecast.app.core.registry import Registry
@@ -38,7 +39,7 @@ class Bench:
     def channel(self) -> OwnedChannel:
         return owned(self.registry, "_changes")
 
-    def published(self) -> list[object]:
+    def published(self) -> list[Any]:
         kept = self.channel.segments.values()
         return [json.loads(b"".join(segment.frames).split(b"\r\n")[1]) for segment in kept]
 
@@ -51,7 +52,8 @@ def test_the_channel_is_there_from_the_start() -> None:
 
 
 def test_changes_are_published_after_the_change_in_order() -> None:
-    """One segment each; nothing is published in the middle of a change; segments are no change."""
+    """Those of one moment share a segment, unless one has come and gone; nothing is published in the middle of a change;
+    segments are no change."""
     bench = Bench()
     bench.registry.create("a", "", 0.0)
     bench.registry.create("b", "", 0.0)
@@ -60,10 +62,24 @@ def test_changes_are_published_after_the_change_in_order() -> None:
     assert bench.published() == []
     assert len(bench.later) == 1
     bench.run()
-    assert bench.published() == [{"added": ["a"]}, {"added": ["b"]}, {"removed": ["a"]}]
-    bench.registry.create("a", "", 0.0)
+    assert bench.published() == [{"added": ["a", "b"]}, {"removed": ["a"]}]
+    bench.registry.end("b", 0.0)
+    for name in ("c", "b"):
+        bench.registry.create(name, "", 0.0)
     bench.run()
-    assert bench.published()[3:] == [{"added": ["a"]}]
+    assert bench.published()[2:] == [{"removed": ["b"]}, {"added": ["c", "b"]}]
+
+
+def test_many_changes_of_one_moment_are_told_in_few_segments() -> None:
+    """Each has a bounded number of names."""
+    bench = Bench()
+    names = [f"c{number}" for number in range(2 * MAX_NAMES + 1)]
+    for name in names:
+        bench.registry.create(name, "", 0.0)
+    bench.run()
+    told = [segment["added"] for segment in bench.published()]
+    assert [len(some) for some in told] == [MAX_NAMES, MAX_NAMES, 1]
+    assert [name for some in told for name in some] == names
 
 
 def test_a_change_without_memory_is_told_and_the_next_one_is_announced(
@@ -78,9 +94,9 @@ def test_a_change_without_memory_is_told_and_the_next_one_is_announced(
 
     monkeypatch.setattr("tricklecast.app.changefeed.encode", short_of_memory)
     bench = Bench()
-    bench.registry.create("a", "", 0.0)
-    bench.registry.create("b", "", 0.0)
-    bench.run()
+    for name in ("a", "b"):
+        bench.registry.create(name, "", 0.0)
+        bench.run()
     assert bench.published() == [{"added": ["b"]}]
     assert "a change was not announced on _changes: {'added': ['a']}" in caplog.text
 
