@@ -25,6 +25,10 @@ class Eviction(StrEnum):
     BUDGET = "budget"
 
 
+_NONE: Final = dict.fromkeys(Eviction, 0)
+"""Copied for each window: to list an enumeration takes longer."""
+
+
 class Window:
     """Closed segments in the order of their seq, limited by count, bytes and age; and all memory of their channel.
 
@@ -66,7 +70,7 @@ class Window:
         self._segments: list[Segment] = []
         self.bytes = self.cost = self.open = self.held = self.bound = 0
         self.lingering: dict[Segment, None] = {}
-        self.evicted = dict.fromkeys(Eviction, 0)
+        self.evicted = _NONE.copy()
         self.number = budget.next_number()
 
     def __len__(self) -> int:

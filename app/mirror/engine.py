@@ -15,7 +15,10 @@ is compared, and the segments that are not here get their rows. Live channels co
 within the limit of bytes per second.
 
 **The source has one backoff.** If it does not answer, one question is asked again and again, more and more seldom: for
-the list of all channels. All other work waits until it is answered. A row that fails alone has a backoff of its own.
+the list of all channels. All other work waits until it is answered. A source that is away is asked every second or two
+for a minute, and every few seconds after that: one question is no burden, and its copies should be live soon when it is
+back. A row that fails alone has a backoff of its own, which begins anew when the source has been away, or was
+restarted: that is why the row has failed.
 
 **The fence of a follower**: before it applies bytes it looks whether it is still the one that follows its channel. A
 follower of an older epoch is removed in the step in which the newer one begins.
@@ -49,6 +52,7 @@ from tricklecast.app.mirror.sides import (
     IndexTooOld,
     Listing,
     Source,
+    SourceAway,
     SourceChannel,
     SourceError,
     SourceLies,
@@ -111,7 +115,12 @@ VERIFY_RATE: Final = 4 << 20
 MAX_ERRORS: Final = 20
 
 PAUSES: Final = Backoff(base_s=0.5, cap_s=60.0)
-"""Of the source, and of each row."""
+"""Of a source that answers, but not as it should, and of each row."""
+
+AWAY: Final = Backoff(base_s=0.5, cap_s=2.0)
+LONG_AWAY: Final = Backoff(base_s=10.0, cap_s=10.0)
+AWAY_TRIES: Final = 60
+"""Of a source that cannot be reached, before and after so many tries."""
 
 
 @dataclass(eq=False, slots=True)
@@ -319,10 +328,13 @@ class Mirror:
         """Look at all, then hear the news; when they may have been missed, look at all again."""
         failures = 0
         while True:
-            began, self._doubted = self._now(), False
+            began, self._doubted, pauses = self._now(), False, PAUSES
             try:
                 async with asyncio.timeout(ANSWER_S):
                     listing = await self.source.look()
+                if self._state == "unreachable" or listing.instance != self._instance:
+                    self.registry.try_now(self._wall())
+                    self._wake.set()
                 self._instance = listing.instance
                 self._heard()
                 await self._compare(listing)
@@ -334,6 +346,8 @@ class Mirror:
                 wrong = True
             except (SourceError, OSError) as error:
                 wrong = True
+                if isinstance(error, SourceAway):
+                    pauses = AWAY if failures < AWAY_TRIES else LONG_AWAY
                 if self._state != "unreachable":
                     self._state, self._since = "unreachable", self._wall()
                     self._tell("", error)
@@ -342,7 +356,7 @@ class Mirror:
                 failures = 0
             if wrong:
                 failures += 1
-                await asyncio.sleep(PAUSES.delay(failures, self._dice))
+                await asyncio.sleep(pauses.delay(failures, self._dice))
 
     async def _hear(self, listing: Listing) -> None:
         index = listing.index

@@ -522,6 +522,11 @@ class MirrorRegistry:
         """Check the bytes of these channels anew."""
         self._write_all("UPDATE segment SET at = 0 WHERE name = ? AND state = 'synced'", ((name,) for name in names))
 
+    def try_now(self, now: float) -> None:
+        """Try at once what has failed and waits, as if for the first time: the cause has gone."""
+        for table in ("channel", "segment"):
+            self._write(f"UPDATE {table} SET attempts = 0, next_at = ?1 WHERE next_at > ?1", now)
+
     def revive(self, now: float) -> None:
         """What has waited for its time is due."""
         for table in ("channel", "segment"):

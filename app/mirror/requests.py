@@ -16,7 +16,7 @@ from urllib.parse import quote
 import httpx
 from pydantic import BaseModel, ValidationError
 
-from tricklecast.app.mirror.sides import SourceError, SourceLies
+from tricklecast.app.mirror.sides import SourceAway, SourceError, SourceLies
 from tricklecast.trickle import __version__
 from tricklecast.trickle.client.arguments import server_url
 from tricklecast.trickle.client.transport import TrickleClient, TrickleTransport
@@ -81,7 +81,7 @@ class Requests:
             answer_s: how long its head, and each silence in its body, may take; ``None``: as long as it takes.
 
         Raises:
-            SourceError: there is no answer, also while the body is read.
+            SourceError: there is no answer, also while the body is read (``SourceAway``: nor a connection).
         """
         timeout = httpx.Timeout(answer_s, connect=CONNECT_S)
         try:
@@ -93,7 +93,7 @@ class Requests:
         except httpx.ReadTimeout:
             raise Silent(f"{self.shown}: nothing came within {answer_s:g} s") from None
         except httpx.TransportError as error:
-            raise SourceError(f"{self.shown}: {error or type(error).__name__}") from error
+            raise SourceAway(f"{self.shown}: {error or type(error).__name__}") from error
 
     async def get(self, url: str, *, within_s: float = ANSWER_S) -> tuple[httpx.Response, bytes]:
         """Send a GET; the response, and its body, which is no segment.

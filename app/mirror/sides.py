@@ -24,6 +24,10 @@ class SourceError(TrickleError):
     """The source cannot be reached, or does not answer as it should: the text says which, and what to do."""
 
 
+class SourceAway(SourceError):
+    """No connection to the source can be made, or it breaks before an answer."""
+
+
 class SourceLies(SourceError):
     """The source contradicts itself: a wrong checksum, a size that differs, an index that goes backwards."""
 

@@ -52,8 +52,8 @@ def test_the_channel_is_there_from_the_start() -> None:
 
 
 def test_changes_are_published_after_the_change_in_order() -> None:
-    """Those of one moment share a segment, unless one has come and gone; nothing is published in the middle of a change;
-    segments are no change."""
+    """Those of one moment share a segment, unless a channel has come and gone; none is published in the middle of a
+    change, and segments are no change."""
     bench = Bench()
     bench.registry.create("a", "", 0.0)
     bench.registry.create("b", "", 0.0)

@@ -118,7 +118,7 @@ def test_history_comes_in_the_wanted_order_and_within_the_limit() -> None:
     play(happens)
 
 
-def test_a_source_that_cannot_be_reached_is_asked_more_and_more_seldom() -> None:
+def test_a_source_that_cannot_be_reached_is_asked_every_few_seconds() -> None:
     """One question at a time, not one per channel; lag is counted from when it was last heard."""
 
     async def happens(scene: Scene) -> None:
@@ -133,7 +133,7 @@ def test_a_source_that_cannot_be_reached_is_asked_more_and_more_seldom() -> None
         await scene.passes(1800.0)
         more = scene.source.asked - asked
         assert set(more) == {"look"}
-        assert more["look"] < 100
+        assert 1800 / 10.0 <= more["look"] < 600
         status = mirror.status()
         assert status.unreachable_since is not None
         assert status.last_contact is not None
@@ -142,6 +142,26 @@ def test_a_source_that_cannot_be_reached_is_asked_more_and_more_seldom() -> None
         assert set(scene.destination.channels()) == {"a", "b", "tv.1"}, "readers stay"
         scene.source.up = True
         await scene.same()
+
+    play(happens)
+
+
+def test_a_source_that_is_back_is_followed_soon() -> None:
+    """However long it was away: no channel waits for a backoff that has grown meanwhile."""
+
+    async def happens(scene: Scene) -> None:
+        for name in ("a", "b", "tv.1"):
+            scene.history(name, 5)
+        mirror = scene.begin()
+        await scene.same()
+        for away_s, within_s in ((1.0, 15.0), (20.0, 15.0), (600.0, 20.0)):  # answers take seconds here
+            scene.source.go_down()
+            await scene.passes(away_s)
+            scene.source.up = True
+            began = scene.loop.time()
+            await scene.until(lambda: mirror.status().live == 3)
+            assert scene.loop.time() - began <= within_s
+            await scene.passes(1.0)
 
     play(happens)
 

@@ -39,6 +39,7 @@ from tricklecast.app.mirror.sides import (
     IndexTooOld,
     Listing,
     News,
+    SourceAway,
     SourceChannel,
     SourceError,
     SourceSegment,
@@ -236,7 +237,7 @@ class ModelSource:
 
     async def _pause(self, seconds: float | None = None) -> None:
         if not self.up:
-            raise SourceError("the source is down")
+            raise SourceAway("the source is down")
         seconds = self.dice.choice(PAUSES) if seconds is None else seconds
         if not self.world.calm and self.dice.random() < 0.01:
             seconds = 100.0  # longer than anybody waits
