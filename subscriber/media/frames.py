@@ -220,7 +220,13 @@ class FrameReader:
     """
 
     def __init__(
-        self, subscribe: Callable[..., Subscriber], start: AnyStart, decoding: _Decoding, *, drops: bool, reconnects: bool
+        self,
+        subscribe: Callable[..., Subscriber],
+        start: AnyStart,
+        decoding: _Decoding,
+        *,
+        drops: bool,
+        reconnects: bool,
     ) -> None:
         self._subscribe = subscribe
         self._start = start
