@@ -340,7 +340,11 @@ class Mirror:
                 await self._compare(listing)
                 self._state = "following"
                 self._reached.set()
-                await self._hear(listing)
+                try:
+                    await self._hear(listing)
+                finally:
+                    if self._now() - began >= STEADY_S:
+                        failures = 0
                 wrong = self._doubted
             except IndexTooOld:
                 wrong = True
@@ -352,8 +356,6 @@ class Mirror:
                     self._state, self._since = "unreachable", self._wall()
                     self._tell("", error)
                 self._reached.clear()
-            if self._now() - began >= STEADY_S and self._state == "following":
-                failures = 0
             if wrong:
                 failures += 1
                 await asyncio.sleep(pauses.delay(failures, self._dice))

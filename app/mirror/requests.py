@@ -143,7 +143,8 @@ class Requests:
             return SourceError(f"{self.shown} wants another token ({said}): it needs the right {right}")
         if status == 403:
             return SourceError(f"{self.shown}: the token lacks the right {right} ({said})")
-        return SourceError(f"{self.shown} answers {status}: {said}")
+        kind = SourceAway if status in (502, 503, 504) else SourceError  # most likely it is being restarted
+        return kind(f"{self.shown} answers {status}: {said}")
 
     async def close(self) -> None:
         """Close idle connections."""

@@ -154,14 +154,14 @@ def test_a_source_that_is_back_is_followed_soon() -> None:
             scene.history(name, 5)
         mirror = scene.begin()
         await scene.same()
-        for away_s, within_s in ((1.0, 15.0), (20.0, 15.0), (600.0, 20.0)):  # answers take seconds here
+        for away_s in (1.0, 20.0, 600.0, *[10.0] * 12):
+            await scene.passes(300.0)
             scene.source.go_down()
             await scene.passes(away_s)
             scene.source.up = True
             began = scene.loop.time()
             await scene.until(lambda: mirror.status().live == 3)
-            assert scene.loop.time() - began <= within_s
-            await scene.passes(1.0)
+            assert scene.loop.time() - began <= 20.0, "an answer takes seconds here, and a backoff up to a minute"
 
     play(happens)
 
