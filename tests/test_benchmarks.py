@@ -28,6 +28,7 @@ from benchmarks.report import Series, verdicts, warnings
 from benchmarks.scenarios import SCENARIOS, Ask, Exchanges, Idle, Repeat, Scenario, Stream, from_json, quick, to_json
 from benchmarks.servers import FASTAPI, FLOOR, NCHAN, BenchmarkError, Contender, Cores, measure, tricklecast
 from benchmarks.soak import print_outcome
+from tests.support.long import mostly_long
 from tricklecast.trickle.records import Event
 
 TINY: dict[str, Scenario] = {
@@ -89,7 +90,7 @@ LOADS = {
 
 
 @LINUX
-@pytest.mark.parametrize("name", LOADS)
+@pytest.mark.parametrize("name", mostly_long(LOADS, 2))
 def test_saturation_measures_a_load_and_its_neighbours(name: str) -> None:
     """Every chunk of a light load arrives in time; what happens beside a load is measured, whatever the load is."""
     sample = saturation.measure(tricklecast(), LOADS[name], UNBOUND, 0.3)
@@ -176,6 +177,7 @@ def _some(section: Section, *cases: str) -> Section:
 
 
 @LINUX
+@pytest.mark.long
 def test_healthy_readers_are_measured_among_stalled_ones() -> None:
     """Stalled readers are still connected at the end, at other servers, too; their cost is told, and who has failed."""
     text, others = io.StringIO(), (FLOOR, Contender("broken", "benchmarks.scenarios"))
@@ -314,6 +316,7 @@ def test_doubtful_figures_are_named() -> None:
 
 
 @LINUX
+@pytest.mark.long
 def test_workers_beside_one_process(monkeypatch: pytest.MonkeyPatch) -> None:
     """The CPU of all processes counts, and a figure of both servers is there in each round, as are latencies."""
     tiny = Stream(

@@ -16,6 +16,7 @@ import pyarrow as pa  # type: ignore[import-untyped]  # it ships no types
 import pytest
 
 from tests.analytics.lines.traffic import NATIVE, START_US, as_line, read_files, write
+from tests.support.long import mostly_long
 from tricklecast.analytics.lines import BadFormat, UnknownFormat, recognise
 from tricklecast.analytics.lines.files import BLOCK, sample_of
 from tricklecast.analytics.lines.inferred import columns_of
@@ -320,7 +321,7 @@ WRAPPINGS: Final[dict[str, Callable[[str], str]]] = {
 WRAPPED: Final = ("combined", "nginx JSON", "Caddy", "Istio", "HAProxy", "ALB", "Traefik CLF")
 
 
-@pytest.mark.parametrize("wrapping", WRAPPINGS)
+@pytest.mark.parametrize("wrapping", mostly_long(WRAPPINGS, 3))
 def test_every_wrapping(wrapping: str, tmp_path: Path) -> None:
     """The wrappings of containers around web servers' logs and our own; what else a container says is counted apart."""
     wrap = WRAPPINGS[wrapping]
@@ -394,7 +395,7 @@ PACKED: Final[dict[str, Callable[[bytes], bytes]]] = {
 }
 
 
-@pytest.mark.parametrize("packed", PACKED)
+@pytest.mark.parametrize("packed", mostly_long(PACKED, 2))
 def test_compressed_and_encoded(packed: str, tmp_path: Path) -> None:
     """The first bytes say how a file is compressed and encoded: its name does not."""
     case = CASES["nginx JSON"]
@@ -546,7 +547,7 @@ LATE: Final[dict[str, tuple[str, str]]] = {
 }  # fmt: skip
 
 
-@pytest.mark.parametrize("name", LATE)
+@pytest.mark.parametrize("name", mostly_long(LATE, 3))
 def test_the_order_of_lines_changes_nothing(name: str, tmp_path: Path) -> None:
     """Keys that the sample does not have count when they come; so they do in any order, and over several files."""
     usual, late = (line.encode() for line in LATE[name])

@@ -15,6 +15,7 @@ import pytest
 
 from tests.analytics.lines.test_formats import FOREIGN
 from tests.analytics.lines.traffic import EVENT, NATIVE, START_US, as_line, read_files, write, written
+from tests.support.long import mostly_long
 from tricklecast.analytics.errors import BadInput, Busy, CannotWrite
 from tricklecast.analytics.lines import NothingUnderstood, Reading, find_logs
 from tricklecast.analytics.lines.embedded import read_lines
@@ -242,7 +243,7 @@ class Interrupted(BaseException):
     """Stands for a kill."""
 
 
-@pytest.mark.parametrize("after", range(14))
+@pytest.mark.parametrize("after", mostly_long(range(14), 3))
 def test_interrupted_before_any_step(after: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Wherever a run ends, the next one completes it: no line is lost, none is there twice."""
     log, out = tmp_path / "a.log", tmp_path / "out"

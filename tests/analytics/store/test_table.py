@@ -378,6 +378,7 @@ def test_two_runs_at_the_same_time(logs: Path, tmp_path: Path) -> None:
 # --- Spark
 
 
+@pytest.mark.long  # test_both_engines_share_a_table writes with Spark, too
 def test_spark_has_a_table_wherever_it_can_write(spark: SparkSession, logs: Path, tmp_path: Path) -> None:
     """Below a URL, of logs below another one: the report is the one of the embedded engine."""
     state = f"file://{tmp_path / 'state'}"

@@ -14,6 +14,7 @@ import jsonschema
 import pytest
 
 from tests.analytics.watch.made import NOW_US, Clock, append, line, loop
+from tests.support.long import mostly_long
 from tricklecast.analytics.lines import find_logs
 from tricklecast.analytics.lines.embedded import read_lines
 from tricklecast.analytics.lines.recognise import NothingUnderstood
@@ -100,7 +101,7 @@ def test_a_storm_is_told_by_its_tenth_request_and_again_when_it_is_over(watched:
     assert watched.step(after_s=60.0) == []
 
 
-@pytest.mark.parametrize("guard_ms", [950, None])
+@pytest.mark.parametrize("guard_ms", mostly_long([950, None], 2))
 def test_a_storm_is_not_over_while_its_client_is_refused_otherwise(watched: Watched, guard_ms: int | None) -> None:
     """A client that is told "ended", and then 404 once a second, has not stopped, though few 404s are no storm yet."""
     ended: dict[str, Any] = {"status": 200, "bytes_out": 0, "eos": True, "seq": 1, "rseq": 1, "next_seq": 1}
@@ -202,7 +203,7 @@ def test_a_server_whose_clock_is_wrong_is_watched_as_any_other(watched: Watched)
     assert sorted(watched.step(after_s=7.0)) == sorted(("resolved", name) for _, name in told)
 
 
-@pytest.mark.parametrize("off_s", [90.0, -90.0, -3_600.0])
+@pytest.mark.parametrize("off_s", mostly_long([90.0, -90.0, -3_600.0], 2))
 def test_a_clock_that_is_off_ends_nothing_and_is_told(watched: Watched, off_s: float) -> None:
     """By a minute and a half, or an hour: the storm is told while it goes on, and is over when it is."""
     told = []
@@ -397,7 +398,7 @@ def day(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, list[Any]]:
     return logs, sorted((one.storm, one.since_us, one.n) for one in reported(logs))
 
 
-@pytest.mark.parametrize("busy", [False, True])
+@pytest.mark.parametrize("busy", mostly_long([False, True], 2))
 def test_catching_up_tells_what_the_report_finds(
     day: tuple[Path, list[Any]], tmp_path: Path, store: Store, monkeypatch: pytest.MonkeyPatch, busy: bool
 ) -> None:
@@ -506,7 +507,7 @@ def test_a_request_in_two_logs_counts_once(tmp_path: Path, store: Store, monkeyp
     assert watched.watch.roller._kept <= 50
 
 
-@pytest.mark.parametrize("name", ["docker", "cri"])
+@pytest.mark.parametrize("name", mostly_long(["docker", "cri"], 2))
 def test_logs_of_containers_are_watched(tmp_path: Path, store: Store, name: str) -> None:
     """What a container's runtime writes around a line is taken off, and pieces of one line are joined."""
     watched = Watched(tmp_path, store, tmp_path / "container.log")

@@ -25,6 +25,7 @@ from tests.publisher.media.test_reader import Run, serving
 from tests.support.forked import forked
 from tests.support.inputs import AAC, CUE, H264, damaged, made, picture, tone, with_cues, with_klv, with_pes
 from tests.support.local import local_server
+from tests.support.long import mostly_long
 from tests.support.waiting import WITHIN_S
 from tricklecast.app.hls.units import duration_of, scanner
 from tricklecast.publisher.media import inputs, segmenter
@@ -776,7 +777,7 @@ SOURCES = {
 }
 
 
-@pytest.mark.parametrize("name", SOURCES)
+@pytest.mark.parametrize("name", mostly_long(SOURCES, 2))
 def test_no_bytes_end_a_publisher_or_a_recorder_with_a_trace(tmp_path: Path, name: str) -> None:
     """Damaged before it is published, and again on its way: what is left comes through, or one line says why not."""
     film = made(tmp_path / name, f"{picture(2, '64x64')} {tone(2)} {SOURCES[name]}").read_bytes()
