@@ -75,7 +75,7 @@ def mirror(
         bool, option(None, "Copy the oldest history first, not the newest.", "--oldest-first")
     ] = False,
     max_rate: Annotated[
-        str | None, option("SIZE", "Read at most so many bytes per second from the source: 10MB.", "--max-rate")
+        str | None, option("SIZE", "The most bytes per second that are read from the source: 10MB.", "--max-rate")
     ] = None,
     source_token_file: Annotated[
         Path | None, option("FILE", "File with the access token for the source.", "--source-token-file")
@@ -213,12 +213,12 @@ async def promote(
       tricklecast mirror promote http://other:2939 --accept-loss
       tricklecast mirror promote http://other:2939 --channel 'cam*'
     """
-    from tricklecast.app.access.rights import matches
+    from tricklecast.app.access.rights import matches_any
 
     server = _Server(dst, client_tls(ca_file, cert, key), bearer_for(token, token_file))
     if not accept_loss:
         lost = (await server.ask("GET", "?for_promotion=1"))["lost"] or ()
-        lost = [one for one in lost if not channel or any(matches(pattern, one["channel"]) for pattern in channel)]
+        lost = [one for one in lost if not channel or matches_any(channel, one["channel"])]
         if lost:
             typer.echo(_losses(lost), err=True)
             raise TrickleError(f"{count(len(lost), 'part')} of the source would be lost: wait, or use --accept-loss")

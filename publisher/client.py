@@ -353,9 +353,8 @@ class Publisher:
         Each object is one line, and one chunk, which readers get at once; many lines share a segment.
 
         Args:
-            segment_s: a segment ends so many seconds after its first line.
-            segment_lines: a segment has at most so many lines. segment_bytes: and so many bytes, unless one line has
-                more.
+            segment_s: the time from the first line of a segment to its end, in seconds.
+            segment_lines: the most lines of a segment. segment_bytes: its most bytes, unless one line has more.
             limit: the longest line, in bytes. Readers refuse longer ones unless they pass a higher ``limit``, too.
 
         Raises:
@@ -363,7 +362,7 @@ class Publisher:
         """
         check_number("limit", limit, at_least=1, whole=True)
         return JsonLines(
-            lambda: self.segment(wait=False).__aenter__(),
+            self.begin,
             partial(_json_line, limit=limit),
             segment_s=segment_s,
             segment_lines=segment_lines,

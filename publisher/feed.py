@@ -214,10 +214,10 @@ class Feed:
             except anyio.EndOfStream:
                 if segment is not None:
                     segment.end_nowait()
-            except anyio.get_cancelled_exc_class() as cancelled:
+            except anyio.get_cancelled_exc_class():
                 with suppress(TrickleError):  # _settle() reports it
                     if segment is not None and self._is_cut:
-                        await segment.__aexit__(type(cancelled), cancelled, None)
+                        segment.abort()
                     elif segment is not None:
                         segment.end_nowait()
                 with anyio.move_on_after(INTERRUPTED_S, shield=True):
@@ -227,7 +227,7 @@ class Feed:
             except Exception as error:  # of the source: segments that are complete can still be confirmed
                 self._failure = error
                 if segment is not None:
-                    await segment.__aexit__(type(error), error, None)
+                    segment.abort()
             if self._drops:
                 tasks.cancel_scope.deadline = anyio.current_time() + CONFIRM_S
         if self._failure is not None:
@@ -240,7 +240,7 @@ class Feed:
 
     async def _begin(self, tasks: TaskGroup) -> SegmentWriter:
         """Enter the next segment."""
-        segment = await self._publisher.segment(wait=False).__aenter__()
+        segment = await self._publisher.begin()
         self._in_flight[segment] = 0
         self._settling += 1
         tasks.start_soon(self._settle, segment, tasks)

@@ -182,7 +182,6 @@ class Subscriber:
             reconnect_s=reconnect_s,
             refresh_s=refresh_s,
         )
-        self._is_endless = reconnect_s is None
         self._monitor = Monitor(self.url.channel, on_event)
         self._on_broken: OnBroken = on_broken
         self._stall_s = stall_timeout_s
@@ -420,7 +419,7 @@ class Subscriber:
             self._cursor.finished()
         elif self._stop is None:
             stop = self._cursor.broken(segment.broken)
-            is_final = isinstance(segment.broken, Unanswered) and not self._is_endless
+            is_final = isinstance(segment.broken, Unanswered) and not self._cursor.endless
             self._stop = Stop(segment.broken) if is_final else stop
 
     def _preconnect(self, delay_s: float) -> Preconnect:

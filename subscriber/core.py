@@ -63,7 +63,7 @@ JOIN_BACKOFF: Final = Backoff(base_s=0.25, cap_s=2.0)
 """Delays while waiting for a channel to begin: short, since its first segments are wanted."""
 
 JOIN_TRIES: Final = 60
-"""After so many of these delays (a minute), longer ones follow: a reader may wait for days."""
+"""After 60 of these delays (a minute), longer ones follow: a reader may wait for days."""
 
 REFERENCE_WINDOW: Final = 5
 """Segments that the Go reference server keeps. It does not send ``Earliest``, so the search starts this far back. The
@@ -321,7 +321,8 @@ class Cursor:
         self._refresh_s = refresh_s
         self._backoff = backoff or Backoff()
         self._budget = budget or RetryBudget()
-        self._retries = Retries(self._backoff, self._budget, endless=reconnect_s is None)
+        self.endless: Final = reconnect_s is None  # no failure for the moment ends it
+        self._retries = Retries(self._backoff, self._budget, endless=self.endless)
         self._head = 0
         self._begun_to_read_all = False
         self._hold = self._server_seen = self._channel_seen = False
@@ -493,7 +494,7 @@ class Cursor:
     def _missing(self, answer: Answer, now: float, rng: Random) -> Decision:
         error = answer.error(self._asked)
         if self._channel_seen and not self._outage.lost:
-            if not self._retries.endless:
+            if not self.endless:
                 return Stop(error)
             self._outage.lose(self._retries)
         outcome = self._wait(error, now, rng)

@@ -5,7 +5,7 @@ A token carries them in its claim ``trickle``. This module needs no package that
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from enum import StrEnum
 from typing import Any, Final
@@ -162,6 +162,11 @@ def matches(pattern: str, name: str) -> bool:
             return False
         at = found + len(part)
     return True
+
+
+def matches_any(patterns: Iterable[str], name: str) -> bool:
+    """Whether a name matches one of several patterns."""
+    return any(matches(pattern, name) for pattern in patterns)
 
 
 def _patterns(right: Right, value: Any) -> tuple[str, ...]:

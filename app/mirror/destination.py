@@ -49,7 +49,7 @@ from tricklecast.trickle.paths import is_reserved
 logger = logging.getLogger("tricklecast.mirror")
 
 FILLED_S: Final = 5.0
-"""Who follows a copy looks at its history again when nothing was added to that for so long."""
+"""When no history was added to a copy for this time, the servers that follow it look at its history again."""
 
 SLICE_S: Final = 0.01
 """Channels are promoted for this time, and then others have a turn."""

@@ -40,7 +40,7 @@ from random import Random
 from typing import Final
 from zlib import crc32
 
-from tricklecast.app.access.rights import matches
+from tricklecast.app.access.rights import matches_any
 from tricklecast.app.daemon_thread import DaemonThread
 from tricklecast.app.mirror.pace import Pace
 from tricklecast.app.mirror.registry import COMMIT_S, ChannelRow, MirrorRegistry, RegistryError, RowState, SegmentRow
@@ -118,9 +118,12 @@ PAUSES: Final = Backoff(base_s=0.5, cap_s=60.0)
 """Of a source that answers, but not as it should, and of each row."""
 
 AWAY: Final = Backoff(base_s=0.5, cap_s=2.0)
+"""Of a source that cannot be reached, for the first :data:`AWAY_TRIES` questions: about a minute."""
+
 LONG_AWAY: Final = Backoff(base_s=10.0, cap_s=10.0)
+"""Of the same source after that."""
+
 AWAY_TRIES: Final = 60
-"""Of a source that cannot be reached, before and after so many tries."""
 
 
 @dataclass(eq=False, slots=True)
@@ -267,7 +270,7 @@ class Mirror:
 
     def selected(self, name: str) -> bool:
         """Whether a channel is mirrored."""
-        return not is_reserved(name) and _matches(self.patterns, name) and not _matches(self._promoted, name)
+        return not is_reserved(name) and matches_any(self.patterns, name) and not matches_any(self._promoted, name)
 
     def select(self, patterns: Sequence[str]) -> None:
         """Mirror the channels of these names from now on. Copies of others end; what is stored of them stays."""
@@ -290,14 +293,14 @@ class Mirror:
     def resync(self, patterns: Sequence[str] | None) -> int:
         """Look at channels anew, and try at once what has failed; ``None``: all of which something has failed."""
         failed = self.registry.failed_names() if patterns is None else set()
-        names = [name for name in self.registry.channels() if name in failed or _matches(patterns, name)]
+        names = [name for name in self.registry.channels() if name in failed or matches_any(patterns or (), name)]
         self.registry.resync(names, self._wall())
         self._wake.set()
         return len(names)
 
     async def reverify(self, patterns: Sequence[str]) -> int:
         """Check the bytes of channels anew, before all others."""
-        names = [name for name in self.registry.channels() if _matches(patterns, name)]
+        names = [name for name in self.registry.channels() if matches_any(patterns, name)]
         for name in names:
             self.registry.reverify([name])
             await asyncio.sleep(0)  # it may have many segments
@@ -764,10 +767,6 @@ class Mirror:
         channels, segments = self.registry.missing(reachable=self._state == "following")
         arriving = [name for name, one in self._followers.items() if not one.held.live]
         return Loss(channels, arriving, segments, None if self._contact is None else self._wall() - self._contact)
-
-
-def _matches(patterns: Sequence[str] | None, name: str) -> bool:
-    return any(matches(pattern, name) for pattern in patterns or ())
 
 
 def _differs(there: SourceSegment, size: int, crc: int | None) -> bool:

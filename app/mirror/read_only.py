@@ -16,7 +16,7 @@ from typing import Final
 
 import orjson
 
-from tricklecast.app.access.rights import matches
+from tricklecast.app.access.rights import matches_any
 from tricklecast.app.core.registry import Registry
 from tricklecast.app.storage.database import sync_folder
 from tricklecast.trickle.errors import TrickleError
@@ -103,7 +103,7 @@ class ReadOnly:
         """Why nobody may publish to a channel of this name; ``""``: everybody may."""
         if self._mirrored(name):
             return f"This server mirrors {self.source}: publish there, or promote this one (tricklecast mirror promote)"
-        if any(matches(pattern, name) for pattern in self.deposed):
+        if matches_any(self.deposed, name):
             return f"{self.by} has taken this server's place: publish there"
         return ""
 

@@ -191,7 +191,7 @@ class Mirrors(Protocol):
         """How things stand."""
 
     async def origins(self, hops: int) -> list[OriginModel]:
-        """This server, the one that it mirrors, and so on, at most so many more."""
+        """List this server, its source, the source of that one, and so on: at most ``hops`` behind this one."""
 
     async def set(self, setting: NewSettingModel, me: str) -> None:
         """Mirror a source from now on, or change what is mirrored.

@@ -25,7 +25,7 @@ from typing import Any, Final, TypeVar
 import orjson
 from pydantic import ValidationError
 
-from tricklecast.app.access.rights import ANY, matches
+from tricklecast.app.access.rights import ANY, matches_any
 from tricklecast.app.mirror.circle import HOPS, OriginModel, OriginsModel, circle
 from tricklecast.app.mirror.destination import ServerDestination
 from tricklecast.app.mirror.engine import Mirror
@@ -115,7 +115,7 @@ class Setting:
 
     def selected(self, name: str) -> bool:
         """Whether a channel is mirrored."""
-        return _any(self.channels, name) and not _any(self.promoted, name)
+        return matches_any(self.channels, name) and not matches_any(self.promoted, name)
 
 
 class MirrorService:
@@ -224,7 +224,7 @@ class MirrorService:
         return Loss(channels, (), segments, None if contact is None else max(0.0, time.time() - contact))
 
     async def origins(self, hops: int) -> list[OriginModel]:
-        """This server, the one that it mirrors, and so on, at most so many more."""
+        """List this server, its source, the source of that one, and so on: at most ``hops`` behind this one."""
         setting = self._setting
         copies = setting is not None and setting.phase != Phase.PROMOTED
         here = OriginModel(instance=self._instance, channels=list(setting.channels) if setting and copies else [])
@@ -300,8 +300,10 @@ class MirrorService:
             if len(promoted) > MAX_PATTERNS:
                 raise Conflict(f"at most {MAX_PATTERNS} patterns of channels are promoted alone: promote all")
             await self._end()
-            lost = [one for one in self.status(lost=True).lost or () if not patterns or _any(patterns, one.channel)]
-            names = [name for name in destination.channels() if _any(patterns, name)] if patterns else None
+            lost = [
+                one for one in self.status(lost=True).lost or () if not patterns or matches_any(patterns, one.channel)
+            ]
+            names = [name for name in destination.channels() if matches_any(patterns, name)] if patterns else None
             if patterns:
                 setting = replace(setting, promoted=tuple(promoted), untold=tuple(untold))
             else:
@@ -418,7 +420,7 @@ class MirrorService:
         destination = self._able()
         left = destination.channels()
         if setting.phase != Phase.PROMOTED:
-            left = {name: epoch for name, epoch in left.items() if _any(setting.promoted, name)}
+            left = {name: epoch for name, epoch in left.items() if matches_any(setting.promoted, name)}
         if left:
             try:
                 await destination.promote(left)
@@ -487,10 +489,6 @@ class MirrorService:
         if self._setting is None or self._setting.phase == Phase.PROMOTED:
             raise Conflict("this server mirrors nothing")
         return self._setting
-
-
-def _any(patterns: Sequence[str], name: str) -> bool:
-    return any(matches(pattern, name) for pattern in patterns)
 
 
 def _show(status: Status, model: MirrorModel) -> None:

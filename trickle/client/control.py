@@ -103,9 +103,9 @@ async def show(
 
     Args:
         ask: gets the answer. table: writes it for a person.
-        every_s: look again after so many seconds, until cancelled. A terminal shows the newest answer only; a pipe gets
-            each one that differs from the one before. A server that is away for a while is told, and asked again.
-            ``None``: look once.
+        every_s: seconds between two looks, which go on until cancelled. A terminal shows the newest answer only; a
+            pipe gets each one that differs from the one before. A server that is away for a while is told, and asked
+            again. ``None``: look once.
 
     Returns:
         The answer.

@@ -12,7 +12,7 @@ from fnmatch import fnmatchcase
 from functools import partial
 from pathlib import Path
 from typing import Annotated, Any, Final
-from urllib.parse import quote, unquote, urlsplit
+from urllib.parse import quote, urlsplit
 
 import typer
 
@@ -24,7 +24,7 @@ from tricklecast.app.tools.conformance.target import Address
 from tricklecast.trickle import wire
 from tricklecast.trickle.amounts import parse_duration
 from tricklecast.trickle.errors import InvalidURL
-from tricklecast.trickle.paths import normalize_base_path, parse_server_url
+from tricklecast.trickle.paths import normalize_base_path, parse_server_url, socket_path
 from tricklecast.trickle.terminal import CaFile, checked
 
 _UNIX: Final = re.compile(r"(https?)\+unix://([^/]+)")
@@ -128,7 +128,7 @@ def _address(url: str, profile: str, ca_file: Path | None) -> Address:
     unix = None
     if match := _UNIX.match(url):
         # As the server announces it: the path of the socket, encoded, stands in the place of a host.
-        unix = unquote(match[2])
+        unix = socket_path(match[2])
         url = f"{match[1]}://localhost{url[match.end() :]}"
     elif match := re.match(r"(?:(?:https?\+)?unix:)?/+", url):
         path = quote("/" + url[match.end() :].removesuffix(wire.DEFAULT_BASE_PATH), safe="")
