@@ -25,15 +25,15 @@
 
 A program reacts differently to *I closed it*, *it ended normally* and *the other side broke it*. These are three
 families, so that ``except`` can tell them apart. Both clients turn a response into an exception with :func:`error_for`:
-each status has one meaning, in one table. The message of an exception is made in ``__str__`` from its attributes, so
-that a program never has to parse it.
+each status has one meaning. The message of an exception is made in ``__str__`` from its attributes, so that a program
+never has to parse it; a dataclass spares the constructors. Two errors are equal only if they are the same one.
 """
 
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from collections.abc import Mapping
+from dataclasses import KW_ONLY, dataclass
 from typing import Final
 
 from tricklecast.trickle import wire
@@ -60,24 +60,22 @@ class InvalidInput(TrickleError, ValueError):
     """An argument is wrong; nothing was sent or changed."""
 
 
+@dataclass(eq=False)
 class InvalidSeq(InvalidInput):
     """A seq does not follow ``-?[0-9]{1,15}``, or has a sign where none is allowed."""
 
-    def __init__(self, text: str) -> None:
-        super().__init__(text)
-        self.text = text
+    text: str
 
     def __str__(self) -> str:
         return f"not a seq: {self.text[:40]!r}"
 
 
+@dataclass(eq=False)
 class InvalidChannelName(InvalidInput):
     """A path segment cannot name a channel."""
 
-    def __init__(self, raw: str, why: str) -> None:
-        super().__init__(raw, why)
-        self.raw = raw
-        self.why = why
+    raw: str
+    why: str
 
     def __str__(self) -> str:
         return f"not a channel name: {self.raw[:40]!r} ({self.why})"
@@ -157,6 +155,7 @@ class ClosedHere(LocalProtocolError):
     """The program has closed the publisher or subscriber, and then used it."""
 
 
+@dataclass(eq=False)
 class SegmentDropped(ClosedHere):
     """A publisher gave a segment up, since its buffer was full. The server has a part of it, or nothing.
 
@@ -164,15 +163,14 @@ class SegmentDropped(ClosedHere):
         seq: the segment's seq; ``None`` if the program had written nothing of it yet.
     """
 
-    def __init__(self, seq: int | None = None) -> None:
-        super().__init__(seq)
-        self.seq = seq
+    seq: int | None = None
 
     def __str__(self) -> str:
         about = "a segment" if self.seq is None else f"segment {self.seq}"
         return f"{about} was dropped: the buffer is full of segments that the server has not confirmed"
 
 
+@dataclass(eq=False)
 class ChannelEnded(TrickleError):
     """The channel has ended normally.
 
@@ -180,14 +178,13 @@ class ChannelEnded(TrickleError):
         seq: the seq of the request that met the end, if it had one.
     """
 
-    def __init__(self, seq: int | None = None) -> None:
-        super().__init__(seq)
-        self.seq = seq
+    seq: int | None = None
 
     def __str__(self) -> str:
         return "the channel has ended"
 
 
+@dataclass(eq=False)
 class BrokenByPeer(TrickleError):
     """The server, or the way to it, failed this request.
 
@@ -197,11 +194,10 @@ class BrokenByPeer(TrickleError):
         detail: the first line of the response's body, for people.
     """
 
-    def __init__(self, status: int | None = None, *, seq: int | None = None, detail: str = "") -> None:
-        super().__init__(status, seq, detail)
-        self.status = status
-        self.seq = seq
-        self.detail = detail
+    status: int | None = None
+    _: KW_ONLY
+    seq: int | None = None
+    detail: str = ""
 
     summary = "the server failed the request"  # the message begins with it; each subclass has its own
 
@@ -234,6 +230,7 @@ class ChannelNotFound(BrokenByPeer):
         return super().__str__()
 
 
+@dataclass(eq=False)
 class SegmentMissing(BrokenByPeer):
     """470: the channel exists, this segment does not.
 
@@ -243,24 +240,16 @@ class SegmentMissing(BrokenByPeer):
         retry_after: seconds to wait before asking again, if the server gave any.
     """
 
+    status: int | None = wire.Status.SEQ_MISSING
+    _: KW_ONLY
+    latest: int | None = None
+    earliest: int | None = None
+    retry_after: float | None = None
+
     summary = "segment not available"
 
-    def __init__(
-        self,
-        status: int | None = wire.Status.SEQ_MISSING,
-        *,
-        seq: int | None = None,
-        detail: str = "",
-        latest: int | None = None,
-        earliest: int | None = None,
-        retry_after: float | None = None,
-    ) -> None:
-        super().__init__(status, seq=seq, detail=detail)
-        self.latest = latest
-        self.earliest = earliest
-        self.retry_after = retry_after
 
-
+@dataclass(eq=False)
 class Superseded(BrokenByPeer):
     """409: the segment is closed already, another publisher has taken it over, or has begun the channel anew.
 
@@ -270,27 +259,19 @@ class Superseded(BrokenByPeer):
         numbering: the name of the channel's numbering then; ``""`` if the server named none.
     """
 
-    summary = "another publisher has taken over, or the segment is closed"
+    status: int | None = wire.Status.CONFLICT
+    _: KW_ONLY
+    latest: int | None = None
+    epoch: int | None = None
+    numbering: str = ""
 
-    def __init__(
-        self,
-        status: int | None = wire.Status.CONFLICT,
-        *,
-        seq: int | None = None,
-        detail: str = "",
-        latest: int | None = None,
-        epoch: int | None = None,
-        numbering: str = "",
-    ) -> None:
-        super().__init__(status, seq=seq, detail=detail)
-        self.latest = latest
-        self.epoch = epoch
-        self.numbering = numbering
+    summary = "another publisher has taken over, or the segment is closed"
 
     def __str__(self) -> str:
         return f"{self.detail[:1].lower()}{self.detail[1:] or self.summary}{self.where}"
 
 
+@dataclass(eq=False)
 class ChannelBusy(BrokenByPeer):
     """409: another client publishes to this channel. Pass ``takeover=True`` to publish there in its place.
 
@@ -301,24 +282,14 @@ class ChannelBusy(BrokenByPeer):
         retry_after: seconds until the channel is free, if the other client has no connection now; ``None`` otherwise.
     """
 
-    summary = "another client publishes to this channel"
+    status: int | None = wire.Status.CONFLICT
+    _: KW_ONLY
+    publishing_s: int = 0
+    publisher: str | None = None
+    latest: int | None = None
+    retry_after: float | None = None
 
-    def __init__(
-        self,
-        status: int | None = wire.Status.CONFLICT,
-        *,
-        seq: int | None = None,
-        detail: str = "",
-        publishing_s: int = 0,
-        publisher: str | None = None,
-        latest: int | None = None,
-        retry_after: float | None = None,
-    ) -> None:
-        super().__init__(status, seq=seq, detail=detail)
-        self.publishing_s = publishing_s
-        self.publisher = publisher
-        self.latest = latest
-        self.retry_after = retry_after
+    summary = "another client publishes to this channel"
 
     def __str__(self) -> str:
         name = "another client" if self.publisher is None else self.publisher
@@ -380,6 +351,7 @@ class SegmentTooLarge(BrokenByPeer):
     summary = "segment too large"
 
 
+@dataclass(eq=False)
 class Refused(BrokenByPeer):
     """The server said no: it wants a valid token (401), does not allow the request (403), cannot serve it now (429,
     503), or has another reason.
@@ -388,18 +360,12 @@ class Refused(BrokenByPeer):
         retry_after: seconds to wait before asking again; ``None`` if the server gave none.
     """
 
-    def __init__(
-        self,
-        status: int | None = None,
-        *,
-        seq: int | None = None,
-        detail: str = "",
-        retry_after: float | None = None,
-    ) -> None:
-        super().__init__(status, seq=seq, detail=detail)
-        self.retry_after = retry_after
+    _: KW_ONLY
+    retry_after: float | None = None
+
+    def __post_init__(self) -> None:
         refusals = {401: "the server wants a valid token", 403: "the server does not allow this"}
-        self.summary = refusals.get(status or 0, "refused by the server")
+        self.summary = refusals.get(self.status or 0, "refused by the server")
 
     @property
     def temporary(self) -> bool:
@@ -413,6 +379,7 @@ class RemoteProtocolError(BrokenByPeer):
     summary = "the answer is not from a trickle server"
 
 
+@dataclass(eq=False)
 class ConnectionLost(BrokenByPeer):
     """No connection could be made, or it broke before the response.
 
@@ -420,15 +387,14 @@ class ConnectionLost(BrokenByPeer):
         server: scheme and authority of a server that cannot be reached; ``None`` if a connection was made.
     """
 
+    _: KW_ONLY
+    server: str | None = None
+
     summary = "connection lost"
 
-    def __init__(
-        self, status: int | None = None, *, seq: int | None = None, detail: str = "", server: str | None = None
-    ) -> None:
-        super().__init__(status, seq=seq, detail=detail)
-        self.server = server
-        if server is not None:
-            self.summary = f"cannot connect to {server}"
+    def __post_init__(self) -> None:
+        if self.server is not None:
+            self.summary = f"cannot connect to {self.server}"
 
 
 def as_bytes(data: object) -> bytes:
@@ -474,45 +440,32 @@ def error_for(status: int, headers: Mapping[str, str], *, seq: int | None = None
     """
     if headers.get(wire.CLOSED):
         return ChannelEnded(seq)
-    if make := _BY_STATUS.get(status):
-        return make(status, headers, seq, detail)
+    latest, retry_after = header_int(headers, wire.LATEST), retry_after_s(headers)
+    match status:
+        case wire.Status.NOT_FOUND:
+            return ChannelNotFound(status, seq=seq, detail=detail)
+        case wire.Status.SEQ_MISSING:
+            earliest = header_int(headers, wire.EARLIEST)
+            return SegmentMissing(
+                status, seq=seq, detail=detail, latest=latest, earliest=earliest, retry_after=retry_after
+            )
+        case wire.Status.CONFLICT if (publishing_s := header_int(headers, wire.PUBLISHING_FOR)) is not None:
+            return ChannelBusy(
+                status,
+                seq=seq,
+                detail=detail,
+                publishing_s=publishing_s,
+                publisher=headers.get(wire.PUBLISHER) or None,
+                latest=latest,
+                retry_after=retry_after,
+            )
+        case wire.Status.CONFLICT:
+            epoch, life = header_int(headers, wire.EPOCH), wire.parse_life(headers.get(wire.LIFE, ""))
+            why = detail if epoch is None else f"another client has begun the channel anew: it is in epoch {epoch}"
+            numbering = "" if life is None else life.name
+            return Superseded(status, seq=seq, detail=why, latest=latest, epoch=epoch, numbering=numbering)
+        case wire.Status.TOO_LARGE:
+            return SegmentTooLarge(status, seq=seq, detail=detail)
     if status < 400:
         return RemoteProtocolError(status, seq=seq, detail=detail)
-    return Refused(status, seq=seq, detail=detail, retry_after=retry_after_s(headers))
-
-
-def _conflict(status: int, headers: Mapping[str, str], seq: int | None, detail: str) -> BrokenByPeer:
-    latest = header_int(headers, wire.LATEST)
-    publishing_s = header_int(headers, wire.PUBLISHING_FOR)
-    if publishing_s is None:
-        epoch = header_int(headers, wire.EPOCH)
-        why = detail if epoch is None else f"another client has begun the channel anew: it is in epoch {epoch}"
-        life = wire.parse_life(headers.get(wire.LIFE, ""))
-        numbering = "" if life is None else life.name
-        return Superseded(status, seq=seq, detail=why, latest=latest, epoch=epoch, numbering=numbering)
-    return ChannelBusy(
-        status,
-        seq=seq,
-        detail=detail,
-        publishing_s=publishing_s,
-        publisher=headers.get(wire.PUBLISHER) or None,
-        latest=latest,
-        retry_after=retry_after_s(headers),
-    )
-
-
-_Make = Callable[[int, Mapping[str, str], int | None, str], BrokenByPeer]
-
-_BY_STATUS: dict[int, _Make] = {
-    wire.Status.NOT_FOUND: lambda status, _, seq, detail: ChannelNotFound(status, seq=seq, detail=detail),
-    wire.Status.SEQ_MISSING: lambda status, headers, seq, detail: SegmentMissing(
-        status,
-        seq=seq,
-        detail=detail,
-        latest=header_int(headers, wire.LATEST),
-        earliest=header_int(headers, wire.EARLIEST),
-        retry_after=retry_after_s(headers),
-    ),
-    wire.Status.CONFLICT: lambda status, headers, seq, detail: _conflict(status, headers, seq, detail),
-    wire.Status.TOO_LARGE: lambda status, _, seq, detail: SegmentTooLarge(status, seq=seq, detail=detail),
-}
+    return Refused(status, seq=seq, detail=detail, retry_after=retry_after)

@@ -35,6 +35,7 @@ from tricklecast.trickle.errors import (
     as_bytes,
     error_for,
     header_int,
+    needs,
     retry_after_s,
 )
 
@@ -278,6 +279,18 @@ def test_a_dropped_segment_names_itself_if_it_had_a_number() -> None:
         str(SegmentDropped())
         == "a segment was dropped: the buffer is full of segments that the server has not confirmed"
     )
+
+
+def test_a_missing_package_names_the_extra_that_has_it() -> None:
+    """PyPI has no tricklecast, so the command works in a clone."""
+    assert needs("PyAV", "media") == "needs PyAV: pip install '.[media]' in a clone of tricklecast"
+
+
+def test_an_error_is_equal_to_itself_alone() -> None:
+    """Errors can be members of sets, as all exceptions can; their representation shows every attribute."""
+    assert ChannelEnded(3) != ChannelEnded(3)
+    assert len({ChannelEnded(3), ChannelEnded(3)}) == 2
+    assert repr(ChannelEnded(3)) == "ChannelEnded(seq=3)"
 
 
 # Positions.
