@@ -23,7 +23,7 @@ from functools import partial
 from itertools import count
 from random import Random
 from types import TracebackType
-from typing import Final, Literal
+from typing import Final, Literal, TypedDict
 from uuid import uuid4
 
 import anyio
@@ -97,6 +97,27 @@ class _State(Enum):
     NEW = "new"
     OPEN = "open"
     OVER = "over"
+
+
+class PublishingOptions(TypedDict, total=False):
+    """The arguments that publishers of every kind have, with and without ``async``: see :class:`Publisher`."""
+
+    start: int | Literal["resume", "reset"]
+    takeover: bool
+    preconnect: int
+    buffer_bytes: int
+    buffer_s: float
+    outage_s: float | None
+    idle_rotation_s: float | None
+    headers: Mapping[str, str] | None
+    verify: ssl.SSLContext | bool
+
+
+class WriterOptions(PublishingOptions, total=False):
+    """The arguments of :class:`Publisher` that writers of its segments pass on to it."""
+
+    transport: httpx.AsyncBaseTransport | None
+    auth: Auth | None
 
 
 class Publisher:

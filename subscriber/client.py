@@ -11,7 +11,7 @@ import ssl
 from collections.abc import AsyncIterator, Mapping
 from contextlib import AsyncExitStack
 from enum import Enum
-from typing import Final, Literal, Self, TypeVar, assert_never, get_args
+from typing import Final, Literal, Self, TypedDict, TypeVar, assert_never, get_args
 
 import anyio
 import httpx
@@ -59,6 +59,27 @@ T = TypeVar("T")
 _IN_LOOPS: Final[set[Subscriber]] = set()
 """Subscribers that are open by a loop alone. The garbage collector may find a dropped iterator together with all that
 hangs on it; without this reference it would take sockets apart before they can be closed."""
+
+
+class ReadingOptions(TypedDict, total=False):
+    """The arguments that readers of every kind have, with and without ``async``: see :class:`Subscriber`."""
+
+    on_lag: OnLag | str | None
+    on_broken: OnBroken
+    wait_for_channel_s: float | None
+    reconnect_s: float | None
+    refresh_s: float
+    stall_timeout_s: float | None
+    headers: Mapping[str, str] | None
+    verify: ssl.SSLContext | bool
+
+
+class ReaderOptions(ReadingOptions, total=False):
+    """The arguments of :class:`Subscriber` that readers of its segments pass on to it."""
+
+    transport: httpx.AsyncBaseTransport | None
+    auth: Auth | None
+    client: httpx.AsyncClient | None
 
 
 class _Use(Enum):

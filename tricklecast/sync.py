@@ -42,10 +42,12 @@ import tricklecast
 from tricklecast import publisher as publishing
 from tricklecast import subscriber as subscribing
 from tricklecast.publisher import PublisherEvent, PublisherStatistics, Receipt
-from tricklecast.subscriber import AnyStart, Message, Messages, OnLag, Position, SubscriberStatistics
+from tricklecast.publisher.client import PublishingOptions
+from tricklecast.subscriber import AnyStart, Message, Messages, Position, SubscriberStatistics
+from tricklecast.subscriber.client import ReadingOptions
 from tricklecast.subscriber.events import OnEvent
 from tricklecast.subscriber.messages import OnError
-from tricklecast.subscriber.segment import READ_LIMIT, OnBroken
+from tricklecast.subscriber.segment import READ_LIMIT
 from tricklecast.trickle.client.arguments import URLs
 from tricklecast.trickle.client.channel import Head
 from tricklecast.trickle.client.control import TIMEOUT_S
@@ -64,38 +66,21 @@ _FORKED = "this client was opened before a fork: open one in each process"
 _OWN_LOOP = "this client was closed, or is called by its own on_event; that needs another thread"
 
 
-class PublisherOptions(TypedDict, total=False):
+class PublisherOptions(PublishingOptions, total=False):
     """The arguments of :class:`Publisher`, which :class:`tricklecast.Publisher` explains."""
 
     content_type: str
-    start: int | Literal["resume", "reset"]
-    takeover: bool
-    preconnect: int
-    buffer_bytes: int
-    buffer_s: float
-    outage_s: float | None
     when_full: Literal["wait", "drop"]
-    idle_rotation_s: float | None
-    headers: Mapping[str, str] | None
     auth: str | tuple[str, str] | None
-    verify: ssl.SSLContext | bool
     on_event: Callable[[PublisherEvent], None] | None
 
 
-class SubscriberOptions(TypedDict, total=False):
+class SubscriberOptions(ReadingOptions, total=False):
     """The arguments of :class:`Subscriber`, which :class:`tricklecast.Subscriber` explains."""
 
     start: AnyStart
-    on_lag: OnLag | str | None
-    on_broken: OnBroken
-    on_event: OnEvent | None
-    wait_for_channel_s: float | None
-    reconnect_s: float | None
-    refresh_s: float
-    stall_timeout_s: float | None
-    headers: Mapping[str, str] | None
     auth: str | tuple[str, str] | None
-    verify: ssl.SSLContext | bool
+    on_event: OnEvent | None
 
 
 class ChannelOptions(TypedDict, total=False):

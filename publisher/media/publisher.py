@@ -14,12 +14,12 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from fractions import Fraction
 from types import TracebackType
-from typing import TYPE_CHECKING, Any, Final, Literal, Self, TypeAlias, cast
+from typing import TYPE_CHECKING, Any, Final, Literal, Self, TypeAlias, Unpack, cast
 
 import anyio
 from anyio import to_thread
 
-from tricklecast.publisher.client import Publisher
+from tricklecast.publisher.client import Publisher, WriterOptions
 from tricklecast.publisher.events import PublisherEvent
 from tricklecast.publisher.feed import Feed, Totals
 from tricklecast.publisher.media.encode import AudioCodec, Encoder, Encoding, VideoShape, encoder_for
@@ -154,7 +154,7 @@ class MediaPublisher:
         preset: str = "ultrafast",
         when_full: Literal["drop", "wait"] = "drop",
         on_event: Callable[[MediaEvent], None] | None = None,
-        **publisher: Any,
+        **publisher: Unpack[WriterOptions],
     ) -> None:
         need_pyav()
         check_number("fps", fps, above=0)
@@ -166,10 +166,8 @@ class MediaPublisher:
         segmenter = Segmenter(container, min_segment_s=gop_s, segment_s=gop_s)
         self._pipeline = _Pipeline(segmenter, kinds, encoding, Fraction(fps).limit_denominator(1001))
         self._drops = when_full == "drop"
-        if on_event is not None:
-            publisher["on_event"] = on_event
         content_type = segmenter.container.content_type
-        self._publisher = Publisher(url, content_type=content_type, when_full=when_full, **publisher)
+        self._publisher = Publisher(url, content_type=content_type, when_full=when_full, on_event=on_event, **publisher)
         self._report = Reporter[FramesDropped](logger, self._publisher.url.channel, on_event)
         self._feed: Feed | None = None
         self._task: BackgroundTask | None = None
@@ -180,6 +178,8 @@ class MediaPublisher:
         self._error: Exception | None = None
         self._begun_ns: int | None = None
         self._taken = self._dropped = 0
+        # Not anyio's own limiter, whose 40 threads the program may keep busy: live media would be dropped meanwhile.
+        self._threads = anyio.CapacityLimiter(1)
 
     def statistics(self) -> MediaStatistics:
         """The counters at this moment."""
@@ -326,9 +326,9 @@ class MediaPublisher:
                     continue
                 item = self._waiting.popleft()
                 self._notify()
-                for step in await to_thread.run_sync(self._pipeline.feed, item):
+                for step in await to_thread.run_sync(self._pipeline.feed, item, limiter=self._threads):
                     await send.send(step)
-            for step in await to_thread.run_sync(self._pipeline.finish):
+            for step in await to_thread.run_sync(self._pipeline.finish, limiter=self._threads):
                 await send.send(step)
 
 

@@ -5,14 +5,17 @@ from __future__ import annotations
 import time
 from collections.abc import Callable
 from fractions import Fraction
+from functools import partial
 from itertools import pairwise
 from pathlib import Path
+from threading import Event
 from typing import Any, cast
 
 import anyio
 import av
 import numpy as np
 import pytest
+from anyio import to_thread
 from av.audio.frame import AudioFrame
 from av.video.frame import VideoFrame
 
@@ -110,6 +113,25 @@ async def test_a_frame_without_a_time_is_now(server: RunningServer) -> None:
     assert len(times) == 3
     assert all(there - here >= Fraction(2, 100) - Fraction(1, 1000) for here, there in pairwise(times))
     assert times[-1] - times[0] <= took
+
+
+async def test_an_encoder_needs_none_of_the_programs_threads(server: RunningServer) -> None:
+    """It encodes while all threads of anyio's own limiter are busy."""
+    url, done = urls(server)("threads"), Event()
+    limiter = to_thread.current_default_thread_limiter()
+    limiter.total_tokens, before = 1, limiter.total_tokens
+    try:
+        with anyio.fail_after(WITHIN_S):
+            async with anyio.create_task_group() as tasks:
+                tasks.start_soon(partial(to_thread.run_sync, done.wait))
+                await until(lambda: limiter.available_tokens == 0)
+                async with MediaPublisher(url, when_full="wait") as publisher:
+                    await publisher.write(picture(0))
+                done.set()
+    finally:
+        done.set()
+        limiter.total_tokens = before
+    assert publisher.statistics().segments == 1
 
 
 async def test_frames_of_pyav_keep_their_time_and_are_not_changed(server: RunningServer) -> None:
