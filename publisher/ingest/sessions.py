@@ -36,6 +36,7 @@ from tricklecast.publisher.run import run
 from tricklecast.publisher.steps import IsStopped, Report, Step
 from tricklecast.trickle.amounts import count
 from tricklecast.trickle.bearer import Bearer
+from tricklecast.trickle.client.tasks import Notifier
 from tricklecast.trickle.errors import InvalidInput, TrickleError
 from tricklecast.trickle.paths import ChannelURL
 from tricklecast.trickle.pyav import codec_name
@@ -152,7 +153,7 @@ class Sessions:
         self._options = options
         self._say = say
         self._sessions: dict[tuple[ChannelURL, ...], _Session] = {}
-        self._changed = anyio.Event()
+        self._changed = Notifier()
 
     @asynccontextmanager
     async def attach(self, urls: tuple[ChannelURL, ...], peer: str, format: str) -> AsyncIterator[Source]:
@@ -175,7 +176,7 @@ class Sessions:
             with session.attached(peer, format) as source:
                 yield source
         finally:
-            self._notify()
+            self._changed.notify()
 
     async def close(self) -> None:
         """End all channels, and wait for the end; after :data:`CLOSE_S`, or if this is cancelled, cut them off."""
@@ -210,11 +211,7 @@ class Sessions:
                 await session.run()
         finally:
             del self._sessions[session.urls]
-            self._notify()
-
-    def _notify(self) -> None:
-        changed, self._changed = self._changed, anyio.Event()
-        changed.set()
+            self._changed.notify()
 
 
 class _Session:
@@ -306,26 +303,28 @@ class _Lines(Screen):
         return False
 
 
-@dataclass(slots=True)
 class _SessionSource(MediaInput):
     """The media of all sources of a session.
 
-    Attributes:
+    Args:
+        arrivals: the sources.
+        options: how they are read.
         has_ended: no source follows the one that is connected.
     """
 
-    has_ended: threading.Event = field(kw_only=True)
+    def __init__(self, arrivals: _Arrivals, options: MediaOptions, *, has_ended: threading.Event) -> None:
+        super().__init__(arrivals, options)
+        self._has_ended = has_ended
 
     def open(self, report: Report, is_stopped: IsStopped) -> Iterator[Step]:
         """Open the first source; the others are opened as they come."""
-        # super() does not know a dataclass with slots.
-        return self._until_end(MediaInput.open(self, report, lambda: is_stopped() or self.has_ended.is_set()))
+        return self._until_end(super().open(report, lambda: is_stopped() or self._has_ended.is_set()))
 
     def _until_end(self, steps: Iterator[Step]) -> Iterator[Step]:
         try:
             yield from steps
         finally:
-            self.has_ended.set()  # a source that comes now begins a new session
+            self._has_ended.set()  # a source that comes now begins a new session
 
 
 @dataclass(frozen=True, slots=True)

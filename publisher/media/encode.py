@@ -347,43 +347,21 @@ class AudioEncoder(Encoder):
         self._rate = rate if rate in rates else max(rates)
         self._layout = layout
         self._coding = encoding
-        self._input: tuple[str, str, int] | None = None
-        self._graph: Graph | None = None
+        self._filters = _Filters(self._resampler)
         what = f"{layout} sound of {self._rate} Hz at {encoding.audio_bitrate} bit/s"
         super().__init__(AUDIO_ENCODERS[encoding.audio_codec], self._rate, what)
 
     def restart(self) -> Iterator[Packet[Stream]]:
-        yield from self._drain()
+        for frame in self._filters.rest():
+            yield from self._packets(self._context.encode(frame))
         yield from super().restart()
 
     def _encoded(self, frame: AudioFrame, begin: Fraction) -> Iterator[Packet[Stream]]:
         if self._expected is not None and abs(begin - self._expected) > JUMP_S:
             yield from self.restart()
         self._expected = begin + Fraction(frame.samples, frame.sample_rate)
-        of_frame = (frame.format.name, frame.layout.name, frame.sample_rate)
-        if of_frame != self._input:
-            yield from self._drain()
-            self._input = of_frame
-        if self._graph is None:
-            self._graph = self._resampler(frame)
-        self._graph.push(frame)
-        yield from self._pulled(self._graph)
-
-    def _drain(self) -> Iterator[Packet[Stream]]:
-        if self._graph is not None:
-            self._graph.push(None)
-            yield from self._pulled(self._graph)
-            self._graph = None
-
-    def _pulled(self, graph: Graph) -> Iterator[Packet[Stream]]:
-        from av.error import BlockingIOError, EOFError
-
-        while True:
-            try:
-                frame = cast("AudioFrame", graph.pull())
-            except (BlockingIOError, EOFError):
-                break
-            yield from self._packets(self._context.encode(frame))
+        for resampled in self._filters.passed(frame, (frame.format.name, frame.layout.name, frame.sample_rate)):
+            yield from self._packets(self._context.encode(resampled))
 
     def _resampler(self, frame: AudioFrame) -> Graph:
         from av.filter import Graph
@@ -480,41 +458,61 @@ class _Upright:
     def __init__(self, turn: str) -> None:
         self._turn = turn
         self._is_interlaced = False  # an interlaced picture has come
-        self._graph: Graph | None = None  # None: pictures pass as they are
-        self._input: tuple[object, ...] | None = None  # what the graph was made for
+        self._filters = _Filters(self._made)
 
     def pictures(self, frame: VideoFrame | None) -> Iterator[VideoFrame]:
         """The pictures that are done; ``None``: no more come."""
         if frame is None:
-            yield from self._rest()
-            return
+            return self._filters.rest()
         self._is_interlaced |= frame.interlaced_frame
+        of_frame = (self._is_interlaced, frame.width, frame.height, frame.format.name, frame.time_base)
+        return self._filters.passed(frame, of_frame)
+
+    def _made(self, frame: VideoFrame) -> Graph | None:
         filters = [*(["bwdif=mode=send_frame:deint=interlaced"] if self._is_interlaced else []), self._turn]
         description = ",".join(filter(None, filters))
-        of_frame = (description, frame.width, frame.height, frame.format.name, frame.time_base)
+        return _graph(description, frame) if description else None
+
+
+class _Filters:
+    """Frames through filters of libavfilter, which are set up anew where the frames change.
+
+    Args:
+        make: sets up the filters for frames like this one; ``None``: these pass as they are.
+    """
+
+    def __init__(self, make: Callable[[Any], Graph | None]) -> None:
+        self._make = make
+        self._graph: Graph | None = None
+        self._input: tuple[object, ...] | None = None  # what the graph was made for
+
+    def passed(self, frame: Any, of_frame: tuple[object, ...]) -> Iterator[Any]:
+        """The frames that are done; ``of_frame`` is all that the filters depend on."""
         if of_frame != self._input:
-            yield from self._rest()
-            self._input, self._graph = of_frame, _graph(description, frame) if description else None
+            yield from self.rest()
+            self._input, self._graph = of_frame, self._make(frame)
         if self._graph is None:
             yield frame
         else:
-            self._graph.vpush(frame)
-            yield from self._pulled(self._graph)
+            self._graph.push(frame)
+            yield from _pulled(self._graph)
 
-    def _rest(self) -> Iterator[VideoFrame]:
+    def rest(self) -> Iterator[Any]:
+        """The frames that are held back."""
         graph, self._graph, self._input = self._graph, None, None
         if graph is not None:
-            graph.vpush(None)
-            yield from self._pulled(graph)
+            graph.push(None)
+            yield from _pulled(graph)
 
-    def _pulled(self, graph: Graph) -> Iterator[VideoFrame]:
-        from av.error import BlockingIOError, EOFError
 
-        while True:
-            try:
-                yield graph.vpull()
-            except (BlockingIOError, EOFError):
-                return
+def _pulled(graph: Graph) -> Iterator[Any]:
+    from av.error import BlockingIOError, EOFError
+
+    while True:
+        try:
+            yield graph.pull()
+        except (BlockingIOError, EOFError):
+            return
 
 
 def _graph(description: str, frame: VideoFrame) -> Graph:
@@ -650,9 +648,5 @@ class Transcoder:
         self._encoders[track] = encoder
         if language := stream.metadata.get("language"):
             encoder.stream.metadata["language"] = language
-        self._decoders[track] = decoder_of(cast("VideoStream | AudioStream", stream))
-
-
-def decoder_of(stream: VideoStream | AudioStream) -> CodecContext:
-    """The stream's own decoder; a new one where the stream comes from an encoder."""
-    return stream.codec_context if stream.codec_context.is_decoder else new_decoder(stream)
+        # The stream of an encoder has no decoder of its own.
+        self._decoders[track] = context if context.is_decoder else new_decoder(stream)

@@ -78,81 +78,65 @@ class MediaOptions:
     plays: int | None = 1
 
 
-@dataclass(slots=True)
-class MediaInput:
-    """A :class:`~tricklecast.publisher.steps.Source` of media.
-
-    Attributes:
-        what: the input.
-        options: how it is read and written.
-        content_type: media type of the segments, once it is open.
-        shorten: as in :class:`~tricklecast.publisher.steps.Source`.
-    """
-
-    what: Input
-    options: MediaOptions
-    content_type: str = field(default=wire.MPEG_TS, init=False)
-    shorten: Callable[[int], None] = field(default=lambda _: None, init=False)
-
-    @property
-    def drops(self) -> bool:
-        """Whether it cannot wait: segments are dropped when the network is too slow."""
-        return self.options.realtime
-
-    def open(self, report: Report, is_stopped: IsStopped) -> Iterator[Step]:
-        """As :func:`read_media`."""
-        reader = _Reader(self.what, self.options, report, is_stopped)
-        steps = reader.open()
-        self.content_type, self.shorten = reader.content_type, reader.segmenter.shorten
-        return steps
-
-
 class SourceBroke(InvalidInput):
     """A source could be opened, and broke later; the packets before that have been handed out."""
 
 
-def read_media(what: Input, options: MediaOptions, report: Report, is_stopped: IsStopped) -> Iterator[Step]:
-    """Open an input; returns its chunks, and the cuts between segments.
+class MediaInput:
+    """A :class:`~tricklecast.publisher.steps.Source` of media.
 
     Args:
         what: the input.
         options: how it is read and written.
-        report: is told what happens.
-        is_stopped: the steps end soon after it returns ``True``, at the latest with the read under way.
 
-    Raises:
-        InvalidInput: it cannot be read. The steps raise it, too, if the input broke and does not come back.
+    Attributes:
+        content_type: media type of the segments, once it is open.
     """
-    return _Reader(what, options, report, is_stopped).open()
 
-
-class _Reader:
-    def __init__(self, what: Input, options: MediaOptions, report: Report, is_stopped: IsStopped) -> None:
+    def __init__(self, what: Input, options: MediaOptions) -> None:
+        self.content_type = wire.MPEG_TS
         self._input = what
         self._options = options
-        self._report = report
-        self._is_stopped = is_stopped
+        self._segmenter: Segmenter | None = None
         self._rng: Final = Random()
-        self.content_type = wire.MPEG_TS  # of the segments, once it is open
         self._said: set[str] = set()
         self._failures = 0
         self._lost_at: float | None = None
 
-    def open(self) -> Iterator[Step]:
+    @property
+    def drops(self) -> bool:
+        """Whether it cannot wait: segments are dropped when the network is too slow."""
+        return self._options.realtime
+
+    def shorten(self, size: int) -> None:
+        """End the segment under way, and make the next ones smaller."""
+        if self._segmenter is not None:
+            self._segmenter.shorten(size)
+
+    def open(self, report: Report, is_stopped: IsStopped) -> Iterator[Step]:
+        """Open it; the steps are its chunks, and the cuts between segments.
+
+        Args:
+            report: is told what happens.
+            is_stopped: the steps end soon after it returns ``True``, at the latest with the read under way.
+
+        Raises:
+            InvalidInput: it cannot be read. The steps raise it, too, if the input broke and does not come back.
+        """
+        self._report, self._is_stopped = report, is_stopped
         if self._input.listens:
-            self._report.say(f"waiting for a sender to connect to {self._input.name}")
+            report.say(f"waiting for a sender to connect to {self._input.name}")
         opened = self._open()
         options = self._options
         is_paced = options.realtime and not opened.is_live
-        container = options.container or self._fitting(opened.source)
-        self.content_type = container_of(container).content_type
-        self.segmenter = segmenter = Segmenter(
-            container,
+        self._segmenter = Segmenter(
+            options.container or self._fitting(opened.source),
             min_segment_s=options.min_segment_s,
             segment_s=options.segment_s,
-            pace=(lambda: Pace(1.0, self._is_stopped, begun_at=opened.begun_at)) if is_paced else None,
+            pace=(lambda: Pace(1.0, is_stopped, begun_at=opened.begun_at)) if is_paced else None,
         )
-        remuxer = Remuxer(segmenter, warn=self._warn, advice=self._input.advice)
+        self.content_type = self._segmenter.container.content_type
+        remuxer = Remuxer(self._segmenter, warn=self._warn, advice=self._input.advice)
         remuxer.choose(opened.source, self._input.name)  # before anything is published
         return self._steps(remuxer, opened)
 
@@ -406,10 +390,6 @@ class Remuxer:
     def _arriving(self, source: MediaSource, live: bool) -> Iterator[tuple[int, Packet[Stream]]]:
         begins = True
         for track, packet in source.packets():
-            if packet.has_sidedata("encryption_info"):
-                raise OSError(
-                    "it is encrypted, and nobody could play it; --input-option decryption_key=HEX may decrypt it"
-                )
             now = self._clock()
             if begins and self._arrived_at is not None:
                 self._segmenter.timeline.rebase(now - self._arrived_at if live else 0.0)

@@ -23,7 +23,7 @@ from tricklecast.publisher.media import inputs, reader
 from tricklecast.publisher.media.encode import Encoding
 from tricklecast.publisher.media.inputs import Input
 from tricklecast.publisher.media.muxers import ContainerName
-from tricklecast.publisher.media.reader import MediaOptions, read_media
+from tricklecast.publisher.media.reader import MediaInput, MediaOptions
 from tricklecast.publisher.steps import Chunk, SegmentEnd, Step
 from tricklecast.trickle.errors import InvalidInput
 from tricklecast.trickle.media.containers import PACKET_BYTES
@@ -70,7 +70,9 @@ class Run:
         self.segments: list[bytes] = []
         self._stopped = False
         what = Input.parse(text, input_options)
-        self._open: Callable[[], Iterator[Step]] = lambda: read_media(what, options, self.report, lambda: self._stopped)
+        self._open: Callable[[], Iterator[Step]] = lambda: MediaInput(what, options).open(
+            self.report, lambda: self._stopped
+        )
 
     def run(self, segments: int = 1000, said: int = 0) -> Run:
         """Collect so many segments, until so much was said; not the one under way when it is stopped."""
