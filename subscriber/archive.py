@@ -39,7 +39,7 @@ from anyio import to_thread
 from tricklecast.subscriber.client import Subscriber
 from tricklecast.subscriber.core import AnyStart, OnLag
 from tricklecast.subscriber.segment import Segment
-from tricklecast.subscriber.sinks import SinkFailed
+from tricklecast.subscriber.sinks import Output, SinkFailed
 from tricklecast.trickle.client.arguments import URLs, channel_urls, check_number
 from tricklecast.trickle.errors import InvalidInput, LocalProtocolError, Position, TrickleError
 
@@ -532,8 +532,8 @@ class Folder:
             raise failed from error
 
 
-class FolderWriter:
-    """Writes the segments of a channel into a folder, one after another; an async context manager.
+class FolderWriter(Output):
+    """Writes the segments of a channel into a folder.
 
     A segment that is not ended when the block is left is not kept: it is read again by the next run.
 
@@ -541,12 +541,12 @@ class FolderWriter:
         path, channel, keep, disk: see :class:`Folder`.
 
     Attributes:
-        file: the file of the last segment; ``None`` if that was empty.
+        entry: the last segment.
     """
 
     def __init__(self, path: Path, channel: str, *, keep: Keep | None = None, disk: Disk | None = None) -> None:
         self.folder: Final = Folder(path, channel, keep=keep, disk=disk)
-        self.file: str | None = None
+        self.entry: Entry | None = None
         self._buffer = bytearray()
         self._segment: Segment | None = None
 
@@ -554,6 +554,10 @@ class FolderWriter:
     def position(self) -> Position | None:
         """Where to go on: behind the newest segment in the folder."""
         return self.folder.position
+
+    @property
+    def file(self) -> str | None:
+        return None if self.entry is None else self.entry.file
 
     async def __aenter__(self) -> Self:
         await to_thread.run_sync(self.folder.open)
@@ -564,32 +568,26 @@ class FolderWriter:
             await to_thread.run_sync(self._leave)
 
     async def begin(self, segment: Segment) -> None:
-        """A segment begins; one that was not ended is given up."""
         self._buffer.clear()
         self._segment = segment
         await to_thread.run_sync(self.folder.begin)
 
     async def write(self, data: bytes) -> None:
-        """Write a chunk of it; errors as in :meth:`Folder.write`."""
         self._buffer += data
         if len(self._buffer) >= BUFFER_BYTES:
             await to_thread.run_sync(self._flush)
 
-    async def end(self) -> Entry:
-        """The segment is over: it gets its name, and a line in the index; errors as in :meth:`Folder.finish`."""
-        entry = await to_thread.run_sync(self._finish)
-        self.file = entry.file
-        return entry
+    async def end(self) -> None:
+        await to_thread.run_sync(self._finish)
 
     async def ended(self, gap: int) -> None:
-        """The channel has ended; ``gap`` segments were missed before its end."""
         await to_thread.run_sync(self.folder.ended, gap)
 
-    def _finish(self) -> Entry:
+    def _finish(self) -> None:
         assert self._segment is not None
         if self._buffer:
             self._flush()
-        return self.folder.finish(self._segment)
+        self.entry = self.folder.finish(self._segment)
 
     def _flush(self) -> None:
         self.folder.write(self._buffer)
@@ -667,9 +665,9 @@ async def record(
                 await writer.begin(segment)
                 while data := await segment.read_some():
                     await writer.write(data)
-                entry = await writer.end()
-                if on_segment is not None:
-                    on_segment(entry)
+                await writer.end()
+                if on_segment is not None and writer.entry is not None:
+                    on_segment(writer.entry)
             statistics = subscriber.statistics()
             await writer.ended(subscriber.missed_at_end)
         return Recording(

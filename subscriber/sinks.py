@@ -40,15 +40,17 @@ class SinkClosed(TrickleError):
 
 
 class Output:
-    """Takes segments, one after another, and discards them; an async context manager.
+    """Takes segments, one after another, and discards them; an async context manager."""
 
-    Attributes:
-        position: where the run goes on, whatever the user says; ``None``: nowhere in particular.
-        file: the file of the last segment; ``None`` if it has none of its own.
-    """
+    @property
+    def position(self) -> Position | None:
+        """Where the run goes on, whatever the user says; ``None``: nowhere in particular."""
+        return None
 
-    position: Position | None = None
-    file: str | None = None
+    @property
+    def file(self) -> str | None:
+        """The file of the last segment; ``None`` if it has none of its own."""
+        return None
 
     async def begin(self, segment: Segment) -> None:
         """A segment begins; one that was not ended is given up."""

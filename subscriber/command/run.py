@@ -9,7 +9,7 @@ import time
 from collections import deque
 from collections.abc import Awaitable, Callable
 from contextlib import AbstractContextManager, nullcontext, suppress
-from dataclasses import asdict, dataclass, field, fields
+from dataclasses import dataclass, field
 from enum import StrEnum
 from pathlib import Path
 from typing import Any, Final, Self
@@ -42,6 +42,9 @@ from tricklecast.trickle.terminal import RateMeter, Screen
 
 VERSION: Final = 1
 """Of the JSON events (docs/reference/subscribe-events.md)."""
+
+COUNTED: Final = ("segments", "bytes", "gaps", "missed", "truncated", "broken", "resumed", "retries", "requests")
+"""The counters of :class:`tricklecast.subscriber.SubscriberStatistics` that the last event has."""
 
 WAITING_S: Final = 2.0
 """After so many seconds without a first segment, a line says what is waited for."""
@@ -85,7 +88,7 @@ class Request:
     auth: Bearer | None = None
 
 
-async def run(request: Request, report: Report | None = None) -> Totals:
+async def run(request: Request, report: Report | None = None) -> SubscriberStatistics:
     """Receive a channel until its end, or until the time is over.
 
     Args:
@@ -113,7 +116,7 @@ class _Run:
         self._subscriber: Subscriber | None = None
         self._segment: Segment | None = None
 
-    async def run(self) -> Totals:
+    async def run(self) -> SubscriberStatistics:
         try:
             with self._report.live(self._progress.line):
                 reason = await self._watched()
@@ -126,7 +129,7 @@ class _Run:
             await self._last_end("signal")
             raise
         await self._last_end(reason)
-        return self._progress.totals()
+        return self._progress.statistics()
 
     async def _watched(self) -> str:
         """Receive while other tasks tell of retries, and of a first segment that does not come; why it ended."""
@@ -247,7 +250,7 @@ class _Run:
     async def _watch_start(self) -> None:
         """Say what is waited for, if the first segment takes long to come."""
         await anyio.sleep(WAITING_S)
-        if self._progress.seq is None and self._progress.totals().requests:
+        if self._progress.seq is None and self._progress.statistics().requests:
             request = self._request
             self._progress.newest_at = await newest_began(request.url, request.tls, request.auth)
         if self._progress.seq is None:
@@ -271,25 +274,23 @@ class _Run:
             await self._report.tell("note", f"warning: {text}", message=text)
 
     async def _last_end(self, reason: str) -> None:
-        totals, resume = self._progress.totals(), _text(self._resume())
-        line = summary(totals)
+        progress, resume = self._progress, _text(self._resume())
+        line = progress.summary()
         if resume:
             line += f"; the next one is {resume}"
-        elif not totals.segments and self._request.start == "next":
-            line += f"; no segment of {self._progress.channel} began in this time"
-        await self._last("end", line, reason=reason, resume=resume, totals=asdict(totals))
+        elif not progress.statistics().segments and self._request.start == "next":
+            line += f"; no segment of {progress.channel} began in this time"
+        await self._last("end", line, reason=reason, resume=resume, totals=progress.totals())
 
     async def _last_error(self, error: TrickleError) -> None:
         totals, resume = self._progress.totals(), _text(error.resume)
         # Before the first segment, the error says enough; the command line prints it.
-        lines = [summary(totals)] if totals.segments else []
-        if totals.segments and resume:
+        lines = [self._progress.summary()] if totals["segments"] else []
+        if lines and resume:
             target = self._request.output
             is_file = target not in (None, "-") and self._output.position is None  # a folder goes on where it was
             lines.append(f"to go on without loss: --start {resume}" + is_file * ", into another file: -o replaces one")
-        await self._last(
-            "error", *lines, error=name_of(error), message=str(error), resume=resume, totals=asdict(totals)
-        )
+        await self._last("error", *lines, error=name_of(error), message=str(error), resume=resume, totals=totals)
 
     async def _last(self, event: str, *lines: str, **fields: object) -> None:
         """Tell the last event, also if the run was cancelled; a reader that has gone, or stopped, is not waited for."""
@@ -393,28 +394,6 @@ def name_of(error: TrickleError) -> str:
     )
 
 
-@dataclass(frozen=True, slots=True)
-class Totals:
-    """All of a run.
-
-    Attributes:
-        seconds: how long it took.
-        segments, bytes, gaps, missed, truncated, broken, resumed, retries, requests: as in
-            :class:`tricklecast.subscriber.SubscriberStatistics`.
-    """
-
-    seconds: float = 0.0
-    segments: int = 0
-    bytes: int = 0
-    gaps: int = 0
-    missed: int = 0
-    truncated: int = 0
-    broken: int = 0
-    resumed: int = 0
-    retries: int = 0
-    requests: int = 0
-
-
 class Progress:
     """Counts, and what is done at the moment.
 
@@ -449,11 +428,21 @@ class Progress:
         """A segment has been read."""
         self._waiting = True
 
-    def totals(self) -> Totals:
-        """All so far."""
+    def totals(self) -> dict[str, float]:
+        """All so far, for programs."""
         now = self.statistics()
-        counted = {field.name: getattr(now, field.name) for field in fields(Totals) if field.name != "seconds"}
-        return Totals(seconds=self._clock() - self._began_at, **counted)
+        return {"seconds": self._clock() - self._began_at, **{name: getattr(now, name) for name in COUNTED}}
+
+    def summary(self) -> str:
+        """All so far, in the last line for people: what was received, and what was not."""
+        now = self.statistics()
+        faults = [
+            f"{count(now.gaps, 'gap')} ({count(now.missed, 'segment')} missed)" if now.gaps else "",
+            f"{now.truncated} truncated" if now.truncated else "",
+            f"{now.broken} cut" if now.broken else "",
+        ]
+        line = transferred("received", now.segments, now.bytes, self._clock() - self._began_at)
+        return f"{line}; {', '.join(filter(None, faults)) or 'no gaps'}"
 
     def waiting(self) -> str:
         """Return words for the thing that the command waits for."""
@@ -464,28 +453,17 @@ class Progress:
 
     def line(self, width: int) -> str:
         """The state in one line. What matters most comes first; the terminal cuts the rest."""
-        totals = self.totals()
+        now, seconds = self.statistics(), self._clock() - self._began_at
         waits = self._waiting and (self.newest_at is None or self._clock() - self.newest_at > WAITING_S)
         words = [self.state or (self.waiting() if waits else f"segment {self.seq}"), f"lag {self._lag}"]
-        words += [rate(self._rate.bits_per_s(totals.bytes)), size(totals.bytes), f"{totals.seconds:.0f} s"]
-        words += [f"{totals.missed} missed in {count(totals.gaps, 'gap')}"] if totals.gaps else []
-        words += [f"{totals.truncated + totals.broken} cut"] if totals.truncated + totals.broken else []
-        words += [count(totals.retries, "retry", "retries")] if totals.retries else []
+        words += [rate(self._rate.bits_per_s(now.bytes)), size(now.bytes), f"{seconds:.0f} s"]
+        words += [f"{now.missed} missed in {count(now.gaps, 'gap')}"] if now.gaps else []
+        words += [f"{now.truncated + now.broken} cut"] if now.truncated + now.broken else []
+        words += [count(now.retries, "retry", "retries")] if now.retries else []
         return " · ".join(words)
 
 
-def summary(totals: Totals) -> str:
-    """The last line: what was received, and what was not."""
-    faults = [
-        f"{count(totals.gaps, 'gap')} ({count(totals.missed, 'segment')} missed)" if totals.gaps else "",
-        f"{totals.truncated} truncated" if totals.truncated else "",
-        f"{totals.broken} cut" if totals.broken else "",
-    ]
-    line = transferred("received", totals.segments, totals.bytes, totals.seconds)
-    return f"{line}; {', '.join(filter(None, faults)) or 'no gaps'}"
-
-
-def open_output(request: Request, note: Callable[[str], None]) -> Output | JoinedFile | FolderWriter:
+def open_output(request: Request, note: Callable[[str], None]) -> Output:
     """The output that the user named.
 
     Args:

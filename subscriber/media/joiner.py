@@ -16,15 +16,15 @@ from fractions import Fraction
 from itertools import islice
 from pathlib import Path
 from tempfile import SpooledTemporaryFile
-from typing import TYPE_CHECKING, Any, BinaryIO, Final, NamedTuple, Self, TypeAlias, cast
+from typing import TYPE_CHECKING, Any, BinaryIO, Final, NamedTuple, TypeAlias, cast
 
 import anyio
 from anyio import to_thread
 
 from tricklecast.subscriber.segment import Segment
-from tricklecast.subscriber.sinks import SinkFailed, check_path
+from tricklecast.subscriber.sinks import Output, SinkFailed, check_path
 from tricklecast.trickle.amounts import count
-from tricklecast.trickle.errors import InvalidInput, Position, TrickleError
+from tricklecast.trickle.errors import InvalidInput, TrickleError
 from tricklecast.trickle.media.containers import SNIFF_BYTES, Container, damaged_fragments, init_segment, sniff
 from tricklecast.trickle.media.demux import FORMATS, SampleGuard, demuxed
 from tricklecast.trickle.media.timeline import CLOCK_HZ, Timeline, ticks
@@ -580,8 +580,8 @@ SPOOL_BYTES: Final = 16 * 1024 * 1024
 """A segment larger than this is gathered on disk."""
 
 
-class JoinedFile:
-    """Puts the segments of a channel into one file that players can seek in. An async context manager.
+class JoinedFile(Output):
+    """Puts the segments of a channel into one file that players can seek in.
 
     Args:
         path: the file; its ending says what kind it is to be.
@@ -590,9 +590,6 @@ class JoinedFile:
     Raises:
         InvalidInput: that path cannot be written, or PyAV is not installed.
     """
-
-    position: Position | None = None
-    file: str | None = None
 
     def __init__(self, path: Path, note: Callable[[str], None]) -> None:
         need_pyav()
@@ -626,12 +623,6 @@ class JoinedFile:
         segment = self._segment
         assert segment is not None
         await to_thread.run_sync(self._add, segment.truncated is None and segment.broken is None)
-
-    async def ended(self, gap: int) -> None:
-        """The channel is over."""
-
-    async def __aenter__(self) -> Self:
-        return self
 
     async def __aexit__(self, *exc_info: object) -> None:
         """Finish the file, whatever ended the run; the segment under way is in it as far as it came."""

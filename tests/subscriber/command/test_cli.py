@@ -20,8 +20,9 @@ from tricklecast.app.cli import main, runnable
 from tricklecast.subscriber.archive import Keep
 from tricklecast.subscriber.check.cli import check
 from tricklecast.subscriber.command.cli import channels, subscribe
-from tricklecast.subscriber.command.run import Request, Totals
+from tricklecast.subscriber.command.run import Request
 from tricklecast.subscriber.core import OnLag
+from tricklecast.subscriber.events import SubscriberStatistics
 from tricklecast.trickle.errors import InvalidInput
 
 NOWHERE = f"http://127.0.0.1:{unused_port()}/trickle/cam"
@@ -118,9 +119,9 @@ def test_a_pipe_needs_no_option(monkeypatch: pytest.MonkeyPatch) -> None:
     """There, standard output is the default."""
     seen: list[Request] = []
 
-    async def run(request: Request, reporter: object) -> Totals:
+    async def run(request: Request, reporter: object) -> SubscriberStatistics:
         seen.append(request)
-        return Totals()
+        return SubscriberStatistics()
 
     monkeypatch.setattr("tricklecast.subscriber.command.run.run", run)
     app = typer.Typer()
@@ -141,18 +142,20 @@ def test_a_pipe_needs_no_option(monkeypatch: pytest.MonkeyPatch) -> None:
 @pytest.mark.parametrize(
     ("fail_on", "totals", "code"),
     [
-        ("never", Totals(missed=1, broken=1), 0),
-        ("gap", Totals(missed=1), 3),
-        ("gap", Totals(truncated=1), 0),
-        ("loss", Totals(truncated=1), 3),
-        ("loss", Totals(broken=1), 3),
-        ("loss", Totals(), 0),
+        ("never", SubscriberStatistics(missed=1, broken=1), 0),
+        ("gap", SubscriberStatistics(missed=1), 3),
+        ("gap", SubscriberStatistics(truncated=1), 0),
+        ("loss", SubscriberStatistics(truncated=1), 3),
+        ("loss", SubscriberStatistics(broken=1), 3),
+        ("loss", SubscriberStatistics(), 0),
     ],
 )
-def test_losses_can_be_failures(monkeypatch: pytest.MonkeyPatch, fail_on: str, totals: Totals, code: int) -> None:
+def test_losses_can_be_failures(
+    monkeypatch: pytest.MonkeyPatch, fail_on: str, totals: SubscriberStatistics, code: int
+) -> None:
     """With an exit code of their own."""
 
-    async def run(request: object, reporter: object) -> Totals:
+    async def run(request: object, reporter: object) -> SubscriberStatistics:
         return totals
 
     monkeypatch.setattr("tricklecast.subscriber.command.run.run", run)

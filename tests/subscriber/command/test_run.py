@@ -18,7 +18,7 @@ from tests.support.waiting import until
 from tricklecast import subscriber
 from tricklecast.subscriber.archive import Entry, read_index
 from tricklecast.subscriber.command import run as command
-from tricklecast.subscriber.command.run import Progress, Report, Request, Totals, name_of, summary
+from tricklecast.subscriber.command.run import COUNTED, Progress, Report, Request, name_of
 from tricklecast.subscriber.command.run import run as run_command
 from tricklecast.subscriber.core import OnLag
 from tricklecast.subscriber.events import SubscriberStatistics
@@ -47,11 +47,11 @@ class Heard(Report):
         return [fields for fields in self.events if fields["event"] == event]
 
 
-def told(handler: Handler, path: Path | str | None, **options: Any) -> tuple[Totals, list[str]]:
+def told(handler: Handler, path: Path | str | None, **options: Any) -> tuple[SubscriberStatistics, list[str]]:
     """Receive from a fake server; what people are told is returned with the numbers."""
     said = io.StringIO()
 
-    async def main() -> Totals:
+    async def main() -> SubscriberStatistics:
         async with fake(handler) as server:
             return await run_command(
                 Request(server.url, None if path is None else str(path), **options), Report(Screen(said))
@@ -407,7 +407,11 @@ class TestProgress:
 
     def test_a_perfect_summary(self) -> None:
         """Says that nothing was missed."""
-        assert summary(Totals(1.25, 1, 5)) == "received 1 segment (5 B) in 1.2 s; no gaps"
+        now = 0.0
+        progress = Progress("cam", lambda: now)
+        progress.statistics = lambda: SubscriberStatistics(segments=1, bytes=5)
+        now = 1.25
+        assert progress.summary() == "received 1 segment (5 B) in 1.2 s; no gaps"
 
 
 def kinds(kind: type[TrickleError]) -> set[type[TrickleError]]:
@@ -432,7 +436,7 @@ def test_errors_have_names_that_can_be_imported() -> None:
 def test_every_field_is_documented(tmp_path: Path) -> None:
     """On the pages that readers of the events, or of the index, go by."""
     events = heard(faulty, f"{tmp_path}/cam/", start="0").events
-    names = {field.name for field in fields(Totals)} | {name for event in events for name in event}
+    names = {"seconds", *COUNTED} | {name for event in events for name in event}
     names |= {event["event"] for event in events}
     page = (DOCS / "subscribe-events.md").read_text(encoding="utf-8")
     assert names - set(re.findall(r"`(\w+)`", page)) == set()
