@@ -319,7 +319,7 @@ def runnable(function: Callable[..., Any], *, private: bool = False) -> Callable
         private: whether no file that the command makes may be read by every user of the machine. Data directories,
             access logs and reports name channels and clients.
     """
-    if not private and not inspect.iscoroutinefunction(function):
+    if not private and not inspect.iscoroutinefunction(inspect.unwrap(function)):
         return function
 
     @functools.wraps(function)

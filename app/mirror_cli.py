@@ -21,18 +21,7 @@ import typer
 
 from tricklecast.trickle.amounts import count, parse_size, size
 from tricklecast.trickle.errors import ConnectionLost, TrickleError
-from tricklecast.trickle.terminal import (
-    CaFile,
-    ClientCert,
-    ClientKey,
-    Screen,
-    Token,
-    TokenFile,
-    bearer_for,
-    checked,
-    client_tls,
-    option,
-)
+from tricklecast.trickle.terminal import NO_CREDENTIALS, Credentials, Screen, checked, option, with_credentials
 from tricklecast.trickle.wire import printable, redacted
 
 LOOK_S: Final = 2.0
@@ -59,6 +48,7 @@ Pattern = Annotated[
 Failed = Annotated[bool, option(None, "Only those that have failed.", "--failed")]
 
 
+@with_credentials
 def mirror(
     src: Annotated[str, typer.Argument(metavar="SRC", help="The server to copy: http://HOST:PORT/trickle.")],
     dst: Destination,
@@ -87,11 +77,7 @@ def mirror(
     detach: Annotated[bool, option(None, "Return as soon as the destination has begun.", "--detach")] = False,
     port: Annotated[int, option("PORT", "Of a server on a folder; 0 takes a free one.", "--port", "-p")] = 0,
     as_json: AsJson = False,
-    ca_file: CaFile = None,
-    cert: ClientCert = None,
-    key: ClientKey = None,
-    token: Token = None,
-    token_file: TokenFile = None,
+    credentials: Credentials = NO_CREDENTIALS,
 ) -> None:
     """Copy all channels of a server to another one, while they are written and from its data directory.
 
@@ -119,10 +105,10 @@ def mirror(
         "source_token": _token_of(source_token_file),
         "source_api": source_api,
     }
-    tls, auth, screen = client_tls(ca_file, cert, key), bearer_for(token, token_file), Screen()
+    screen = Screen()
 
     async def begin(url: str, hint: str) -> None:
-        server = _Server(url, tls, auth)
+        server = _Server(url, credentials)
         answer = await server.ask("PUT", body=wanted)
         if detach:
             typer.echo(json.dumps(answer, ensure_ascii=False) if as_json else f"{server} copies {redacted(src)}")
@@ -140,6 +126,7 @@ def mirror(
     _serve_folder(Path(dst), port, screen.say, lambda url: begin(url, "Ctrl-C ends it."))
 
 
+@with_credentials
 async def status(
     dst: Server,
     watch: Annotated[bool, option(None, f"Look again every {LOOK_S:g} s, until stopped.", "--watch")] = False,
@@ -150,11 +137,7 @@ async def status(
         ),
     ] = False,
     as_json: AsJson = False,
-    ca_file: CaFile = None,
-    cert: ClientCert = None,
-    key: ClientKey = None,
-    token: Token = None,
-    token_file: TokenFile = None,
+    credentials: Credentials = NO_CREDENTIALS,
 ) -> None:
     """Show how far the copies of a mirror are.
 
@@ -170,13 +153,14 @@ async def status(
     query = "?for_promotion=1" if for_promotion else ""
     from tricklecast.trickle.client.control import show
 
-    server = _Server(dst, client_tls(ca_file, cert, key), bearer_for(token, token_file))
+    server = _Server(dst, credentials)
     every_s = LOOK_S if watch else None
     answer = await show(lambda: server.ask("GET", query), table, as_json=as_json, every_s=every_s)
     if for_promotion and answer["lost"]:
         raise typer.Exit(EXIT_LOSS)
 
 
+@with_credentials
 async def promote(
     dst: Server,
     channel: Annotated[
@@ -193,11 +177,7 @@ async def promote(
         bool, option(None, "Promote even if parts of the source are not copied.", "--accept-loss")
     ] = False,
     as_json: AsJson = False,
-    ca_file: CaFile = None,
-    cert: ClientCert = None,
-    key: ClientKey = None,
-    token: Token = None,
-    token_file: TokenFile = None,
+    credentials: Credentials = NO_CREDENTIALS,
 ) -> None:
     """Let a destination take the place of its source: its copies become channels that take publishers.
 
@@ -215,7 +195,7 @@ async def promote(
     """
     from tricklecast.app.access.rights import matches_any
 
-    server = _Server(dst, client_tls(ca_file, cert, key), bearer_for(token, token_file))
+    server = _Server(dst, credentials)
     if not accept_loss:
         lost = (await server.ask("GET", "?for_promotion=1"))["lost"] or ()
         lost = [one for one in lost if not channel or matches_any(channel, one["channel"])]
@@ -232,6 +212,7 @@ async def promote(
         typer.echo(_losses(answer["lost"]), err=True)
 
 
+@with_credentials
 async def back(
     new: Annotated[str, typer.Argument(metavar="NEW", help="The server that was promoted: http://HOST:PORT/trickle.")],
     old: Annotated[str, typer.Argument(metavar="OLD", help="The former source: http://HOST:PORT/trickle.")],
@@ -243,11 +224,7 @@ async def back(
         Path | None, option("FILE", "File with the access token for NEW.", "--source-token-file")
     ] = None,
     as_json: AsJson = False,
-    ca_file: CaFile = None,
-    cert: ClientCert = None,
-    key: ClientKey = None,
-    token: Token = None,
-    token_file: TokenFile = None,
+    credentials: Credentials = NO_CREDENTIALS,
 ) -> None:
     """Make the former source a mirror of the server that has taken its place.
 
@@ -267,11 +244,10 @@ async def back(
     from tricklecast.app.mirror.difference import only_at
     from tricklecast.app.mirror.opening import open_source
 
-    tls, auth = client_tls(ca_file, cert, key), bearer_for(token, token_file)
-    server, source_token = _Server(old, tls, auth), _token_of(source_token_file)
-    old_token = None if auth is None else auth.token
+    server, source_token = _Server(old, credentials), _token_of(source_token_file)
+    old_token = None if credentials.auth is None else credentials.auth.token
     async with AsyncExitStack() as stack:
-        former = await open_source(old, old_token, tls=tls)
+        former = await open_source(old, old_token, tls=credentials.tls)
         stack.push_async_callback(former.close)
         present = await open_source(new, source_token)
         stack.push_async_callback(present.close)
@@ -288,13 +264,10 @@ async def back(
     typer.echo(json.dumps(answer, ensure_ascii=False) if as_json else f"{server} copies {redacted(new)}")
 
 
+@with_credentials
 async def stop(
     dst: Server,
-    ca_file: CaFile = None,
-    cert: ClientCert = None,
-    key: ClientKey = None,
-    token: Token = None,
-    token_file: TokenFile = None,
+    credentials: Credentials = NO_CREDENTIALS,
 ) -> None:
     """Stop a mirror. Its copies stay, can be read and promoted; `tricklecast mirror SRC DST` goes on.
 
@@ -305,20 +278,17 @@ async def stop(
     \b
       tricklecast mirror stop http://other:2939
     """
-    server = _Server(dst, client_tls(ca_file, cert, key), bearer_for(token, token_file))
+    server = _Server(dst, credentials)
     await server.ask("DELETE")
     typer.echo(f"{server} copies nothing more")
 
 
+@with_credentials
 async def resync(
     dst: Server,
     pattern: Pattern = "*",
     failed: Failed = False,
-    ca_file: CaFile = None,
-    cert: ClientCert = None,
-    key: ClientKey = None,
-    token: Token = None,
-    token_file: TokenFile = None,
+    credentials: Credentials = NO_CREDENTIALS,
 ) -> None:
     """Look again whether the copies of some channels are complete, and make those that have failed again.
 
@@ -330,19 +300,16 @@ async def resync(
       tricklecast mirror resync http://other:2939 --failed
       tricklecast mirror resync http://other:2939 'cam*'
     """
-    server = _Server(dst, client_tls(ca_file, cert, key), bearer_for(token, token_file))
+    server = _Server(dst, credentials)
     answer = await server.ask("POST", f"/resync?{urlencode({'pattern': pattern, 'failed': failed})}")
     typer.echo(f"{count(answer['channels'], 'channel')} looked at again")
 
 
+@with_credentials
 async def reverify(
     dst: Server,
     pattern: Pattern = "*",
-    ca_file: CaFile = None,
-    cert: ClientCert = None,
-    key: ClientKey = None,
-    token: Token = None,
-    token_file: TokenFile = None,
+    credentials: Credentials = NO_CREDENTIALS,
 ) -> None:
     """Compare the bytes of copies with their source's next, instead of when their turn comes.
 
@@ -353,7 +320,7 @@ async def reverify(
     \b
       tricklecast mirror reverify http://other:2939 film
     """
-    server = _Server(dst, client_tls(ca_file, cert, key), bearer_for(token, token_file))
+    server = _Server(dst, credentials)
     answer = await server.ask("POST", f"/reverify?{urlencode({'pattern': pattern})}")
     typer.echo(f"{count(answer['channels'], 'channel')} verified again")
 
@@ -366,8 +333,7 @@ class _Server:
     """A destination, by any URL on it."""
 
     url: str
-    tls: Any
-    auth: Any
+    credentials: Credentials
 
     @property
     def root(self) -> str:
@@ -391,7 +357,14 @@ class _Server:
 
         absent, within_s = "has no mirrors: is it a tricklecast server?", within_s or TIMEOUT_S
         return await answer_of(
-            self.root, _API + route, self.tls, self.auth, absent=absent, method=method, within_s=within_s, body=body
+            self.root,
+            _API + route,
+            self.credentials.tls,
+            self.credentials.auth,
+            absent=absent,
+            method=method,
+            within_s=within_s,
+            body=body,
         )
 
 
@@ -435,7 +408,7 @@ async def _show(
 
     answered, said = time.monotonic(), ""
     state = {"line": summary(answer)}
-    with screen.live(lambda _: state["line"]):
+    with screen.live(lambda: state["line"]):
         while True:
             if as_json:
                 typer.echo(json.dumps(answer, ensure_ascii=False))

@@ -13,18 +13,7 @@ import typer
 
 from tricklecast.trickle import wire
 from tricklecast.trickle.amounts import parse_bitrate, parse_duration, parse_size
-from tricklecast.trickle.terminal import (
-    CaFile,
-    ChannelUrls,
-    ClientCert,
-    ClientKey,
-    Token,
-    TokenFile,
-    bearer_for,
-    checked,
-    client_tls,
-    option,
-)
+from tricklecast.trickle.terminal import NO_CREDENTIALS, ChannelUrls, Credentials, checked, option, with_credentials
 
 if TYPE_CHECKING:
     from tricklecast.publisher.media.encode import Encoding
@@ -48,6 +37,7 @@ _OF_MEDIA: Final = (
 """Parameters that --raw refuses."""
 
 
+@with_credentials
 async def publish(
     url: ChannelUrls,
     source: Annotated[
@@ -151,11 +141,7 @@ async def publish(
             group=_SEGMENTS,
         ),
     ] = DEFAULT_BUFFER,
-    ca_file: CaFile = None,
-    cert: ClientCert = None,
-    key: ClientKey = None,
-    token: Token = None,
-    token_file: TokenFile = None,
+    credentials: Credentials = NO_CREDENTIALS,
 ) -> None:
     """Publish media, or plain bytes, to a channel.
 
@@ -194,8 +180,8 @@ async def publish(
         start=checked("--start", parse_start, start),
         **checked("--buffer", parse_buffer, buffer),
         content_type=content_type,
-        verify=client_tls(ca_file, cert, key) or True,
-        auth=bearer_for(token, token_file),
+        verify=credentials.tls or True,
+        auth=credentials.auth,
     )
     if totals.lost or totals.dropped:
         raise typer.Exit(1)

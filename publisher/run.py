@@ -173,31 +173,17 @@ class Status:
 
     def live(self, totals: Totals, statistics: Callable[[], PublisherStatistics]) -> AbstractContextManager[None]:
         """Keep a line up to date while the block runs."""
-        return self._screen.live(lambda width: self.line(totals, statistics(), width))
+        return self._screen.live(lambda: self.line(totals, statistics()))
 
-    def line(self, totals: Totals, statistics: PublisherStatistics, width: int) -> str:
-        """The state in one line of at most ``width`` columns: the less important parts are left out first."""
-        seq = "waiting for the input" if totals.seq is None else f"segment {totals.seq}"
-        speed, amount = rate(self._rate.bits_per_s(totals.bytes)), size(totals.bytes)
-        elapsed = f"{time.monotonic() - self._begun_at:.0f} s"
+    def line(self, totals: Totals, statistics: PublisherStatistics) -> str:
+        """The state in one line. What matters most comes first; the terminal cuts the rest."""
+        words = ["waiting for the input" if totals.seq is None else f"segment {totals.seq}"]
         counts = {"retries": statistics.retries, "dropped": totals.dropped, "lost": totals.lost}
-        troubles = [f"{name} {number}" for name, number in counts.items() if number]
-        troubles += [self._source] if self._source else []
-        state = [speed, f"{statistics.in_flight} in flight", *troubles]
-        lines = (
-            " · ".join(parts)
-            for parts in (
-                [self._url, seq, amount, *state, elapsed],
-                [self._url.rpartition("/")[2], seq, amount, *state, elapsed],
-                [seq, amount, *state, elapsed],
-                [seq, *state],
-                [seq, speed, *troubles],
-            )
-        )
-        line = next(lines)
-        while len(line) >= width and (shorter := next(lines, None)) is not None:
-            line = shorter
-        return line
+        words += [f"{name} {number}" for name, number in counts.items() if number]
+        words += [self._source] if self._source else []
+        words += [rate(self._rate.bits_per_s(totals.bytes)), f"{statistics.in_flight} in flight", size(totals.bytes)]
+        words += [f"{time.monotonic() - self._begun_at:.0f} s", self._url]
+        return " · ".join(words)
 
     def summary(self, totals: Totals, statistics: PublisherStatistics, how: str, unconfirmed: int = 0) -> str:
         """Return the summary: the amounts published, and how the run ended."""

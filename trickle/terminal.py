@@ -6,6 +6,8 @@ it: what programs need as well is in :mod:`~tricklecast.trickle.amounts` and :mo
 
 from __future__ import annotations
 
+import functools
+import inspect
 import os
 import shutil
 import ssl
@@ -15,6 +17,7 @@ import time
 from collections import deque
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager, suppress
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated, Any, Final, TextIO, TypeAlias, TypeVar
 
@@ -91,7 +94,7 @@ def no_channel(error: ChannelNotFound, url: str, hint: str = "") -> TrickleError
     return TrickleError(f"no channel at {redacted_urls(url)}; is its publisher running?{hint and f' {hint}'}")
 
 
-# Access tokens.
+# Credentials of commands.
 
 
 def bearer_for(token: str | None, file: Path | None, environment: Mapping[str, str] = os.environ) -> Bearer | None:
@@ -146,44 +149,80 @@ def _usable_token(text: str, name: str) -> str:
     return token
 
 
-def tls_context(ca_file: Path | None) -> ssl.SSLContext | None:
-    """Load the certificates of ``--ca-file``.
-
-    Returns:
-        A context that trusts these authorities only; ``None`` without a file: use the system's authorities then.
-
-    Raises:
-        InvalidInput: the file cannot be read, or contains no certificates.
-    """
-    if ca_file is None:
-        return None
-    try:
-        return ssl.create_default_context(cafile=ca_file)
-    except OSError as error:  # SSLError included
-        raise InvalidInput(f"cannot read certificates from {ca_file}: {error.strerror or error}") from None
-
-
-def client_tls(ca_file: Path | None, cert: Path | None, key: Path | None) -> ssl.SSLContext | None:
+def client_tls(ca_file: Path | None, cert: Path | None = None, key: Path | None = None) -> ssl.SSLContext | None:
     """Load the files of ``--ca-file``, ``--cert`` and ``--key``.
 
     Returns:
-        The context for https; ``None`` if none of these options was given.
+        The context for https, which trusts the authorities of ``ca_file`` only, or the system's; ``None`` if none of
+        these options was given.
 
     Raises:
         typer.BadParameter: a file cannot be used, or there is a key without a certificate.
     """
-    context = checked("--ca-file", tls_context, ca_file)
-    if cert is None:
-        if key is not None:
-            raise typer.BadParameter("give its certificate, too: --cert", param_hint="--key")
-        return context
-    context = context or ssl.create_default_context()
+    if cert is None and key is not None:
+        raise typer.BadParameter("give its certificate, too: --cert", param_hint="--key")
+    if ca_file is None and cert is None:
+        return None
     try:
-        context.load_cert_chain(cert, key)
+        context = ssl.create_default_context(cafile=ca_file)
     except OSError as error:  # SSLError included
+        why = f"cannot read certificates from {ca_file}: {error.strerror or error}"
+        raise typer.BadParameter(why, param_hint="--ca-file") from None
+    try:
+        if cert is not None:
+            context.load_cert_chain(cert, key)
+    except OSError as error:
         why = f"cannot use {cert}{f' with {key}' if key else ''}: {error.strerror or error}"
         raise typer.BadParameter(why, param_hint="--cert") from None
     return context
+
+
+@dataclass(frozen=True, slots=True)
+class Credentials:
+    """How a command reaches a server, as its user says with the options of :func:`with_credentials`.
+
+    Attributes:
+        tls: for https; ``None``: any server that the system's authorities know.
+        auth: adds the access token to requests; ``None``: there is none.
+    """
+
+    tls: ssl.SSLContext | None = None
+    auth: Bearer | None = None
+
+
+NO_CREDENTIALS: Final = Credentials()
+"""Without any of the options."""
+
+
+def _credentials(
+    ca_file: CaFile = None,
+    cert: ClientCert = None,
+    key: ClientKey = None,
+    token: Token = None,
+    token_file: TokenFile = None,
+) -> Credentials:
+    return Credentials(client_tls(ca_file, cert, key), bearer_for(token, token_file))
+
+
+_OPTIONS: Final = inspect.signature(_credentials, eval_str=True).parameters
+
+
+def with_credentials(command: Callable[..., T]) -> Callable[..., T]:
+    """Give a command the options ``--ca-file``, ``--cert``, ``--key``, ``--token`` and ``--token-file``.
+
+    They stand in the place of its parameter ``credentials``, which gets the :class:`Credentials` that they describe.
+    """
+
+    @functools.wraps(command)
+    def called(*arguments: Any, **given: Any) -> T:
+        credentials = _credentials(**{name: given.pop(name) for name in _OPTIONS if name in given})
+        return command(*arguments, **given, credentials=credentials)
+
+    signature = inspect.signature(command, eval_str=True)
+    own = signature.parameters.values()
+    parameters = [option for one in own for option in (_OPTIONS.values() if one.name == "credentials" else [one])]
+    called.__signature__ = signature.replace(parameters=parameters)  # type: ignore[attr-defined]
+    return called
 
 
 class RateMeter:
@@ -235,7 +274,7 @@ class Screen:
         self._stream = stream or sys.stderr
         self._width = width
         self._lock = threading.Lock()  # held while something is printed
-        self._line: Callable[[int], str] | None = None  # the live line; None outside of live()
+        self._line: Callable[[], str] | None = None  # the live line; None outside of live()
 
     def say(self, text: str) -> None:
         """Print a line, from any thread. Control characters become question marks: a server may have sent them."""
@@ -243,11 +282,11 @@ class Screen:
             self._write(f"{self._cleared}{printable(text)}\n{self._live_line()}")
 
     @contextmanager
-    def live(self, line: Callable[[int], str]) -> Iterator[None]:
+    def live(self, line: Callable[[], str]) -> Iterator[None]:
         """Keep a line up to date while the block runs, if standard error is a terminal.
 
         Args:
-            line: takes the number of columns and returns the line. It is called in another thread.
+            line: returns the line, of which the terminal's width is shown. It is called in another thread.
         """
         if not self.is_terminal:
             yield
@@ -284,7 +323,7 @@ class Screen:
         if self._line is None:
             return ""
         width = self._width or shutil.get_terminal_size().columns
-        return printable(self._line(width))[: width - 1]
+        return printable(self._line())[: width - 1]
 
     def _write(self, text: str) -> None:
         with suppress(OSError, ValueError):  # a closed pipe, a closed file

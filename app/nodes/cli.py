@@ -17,7 +17,7 @@ import typer
 
 from tricklecast.trickle.amounts import count
 from tricklecast.trickle.errors import ConnectionLost
-from tricklecast.trickle.terminal import CaFile, ClientCert, ClientKey, Token, TokenFile, bearer_for, client_tls, option
+from tricklecast.trickle.terminal import NO_CREDENTIALS, Credentials, option, with_credentials
 from tricklecast.trickle.wire import DEFAULT_PORT, printable, split_urls
 
 WATCH_S: Final = 2.0
@@ -42,15 +42,12 @@ AsJson = Annotated[bool, option(None, "Print the answer, as JSON.", "--json")]
 _HERE: Final = f"http://127.0.0.1:{DEFAULT_PORT}"
 
 
+@with_credentials
 async def status(
     url: Url = _HERE,
     watch: Annotated[bool, option(None, f"Look again every {WATCH_S:g} s, until stopped.", "--watch")] = False,
     as_json: AsJson = False,
-    ca_file: CaFile = None,
-    cert: ClientCert = None,
-    key: ClientKey = None,
-    token: Token = None,
-    token_file: TokenFile = None,
+    credentials: Credentials = NO_CREDENTIALS,
 ) -> None:
     """Show the nodes of a cluster: a table on a terminal, tab-separated columns in a pipe.
 
@@ -68,21 +65,18 @@ async def status(
     """
     from tricklecast.trickle.client.control import show
 
-    server = _Server(url, client_tls(ca_file, cert, key), bearer_for(token, token_file))
+    server = _Server(url, credentials)
     every_s = WATCH_S if watch else None
     await show(lambda: server.ask("GET", "/api/v1/nodes"), table, as_json=as_json, every_s=every_s)
 
 
+@with_credentials
 async def move(
     channel: Annotated[str, typer.Argument(metavar="CHANNEL", help="The channel's name.")],
     node: Annotated[str, typer.Argument(metavar="NODE", help="The name of the node that is to have it.")],
     url: Url = _HERE,
     as_json: AsJson = False,
-    ca_file: CaFile = None,
-    cert: ClientCert = None,
-    key: ClientKey = None,
-    token: Token = None,
-    token_file: TokenFile = None,
+    credentials: Credentials = NO_CREDENTIALS,
 ) -> None:
     """Move a channel to another node, at the end of the segment that is being written.
 
@@ -95,20 +89,17 @@ async def move(
     \b
       tricklecast cluster move film b --url http://node-a:2939
     """
-    server = _Server(url, client_tls(ca_file, cert, key), bearer_for(token, token_file))
+    server = _Server(url, credentials)
     answer = await server.ask("POST", f"/api/v1/channels/{quote(channel, safe='')}/move?to={quote(node, safe='')}")
     typer.echo(json.dumps(answer, ensure_ascii=False) if as_json else f"{channel} is at {node}")
 
 
+@with_credentials
 async def drain(
     node: Annotated[str, typer.Argument(metavar="NODE", help="The node's name.")],
     url: Url = _HERE,
     as_json: AsJson = False,
-    ca_file: CaFile = None,
-    cert: ClientCert = None,
-    key: ClientKey = None,
-    token: Token = None,
-    token_file: TokenFile = None,
+    credentials: Credentials = NO_CREDENTIALS,
 ) -> None:
     """Move all channels of a node to other nodes. It takes no new ones until it is started again.
 
@@ -121,7 +112,7 @@ async def drain(
     \b
       tricklecast cluster drain a --url http://node-b:2939
     """
-    server = _Server(url, client_tls(ca_file, cert, key), bearer_for(token, token_file))
+    server = _Server(url, credentials)
     answer = await server.ask("POST", f"/api/v1/nodes/{quote(node, safe='')}/drain")
     left: dict[str, str] = answer["left"]
     if as_json:
@@ -138,14 +129,14 @@ class _Server:
     """The nodes that are asked.
 
     Args:
-        url: one or more, with commas between. tls, auth: as for all commands.
+        url: one or more, with commas between. credentials: of the command.
     """
 
-    def __init__(self, url: str, tls: Any, auth: Any) -> None:
+    def __init__(self, url: str, credentials: Credentials) -> None:
         from tricklecast.trickle.client.arguments import server_url
 
         self._roots = list(map(server_url, split_urls(url)))
-        self._tls, self._auth = tls, auth
+        self._credentials = credentials
 
     async def ask(self, method: str, route: str) -> dict[str, Any]:
         """The answer of the first node that can be reached.
@@ -156,8 +147,8 @@ class _Server:
         from tricklecast.trickle.client.control import TIMEOUT_S, answer_of
 
         within_s = TIMEOUT_S if method == "GET" else CHANGE_S
-        absent, tls, auth = "is no node of a cluster", self._tls, self._auth
-        ask = partial(answer_of, tls=tls, auth=auth, absent=absent, method=method, within_s=within_s)
+        own, absent = self._credentials, "is no node of a cluster"
+        ask = partial(answer_of, tls=own.tls, auth=own.auth, absent=absent, method=method, within_s=within_s)
         for root in self._roots[:-1]:
             with suppress(ConnectionLost):
                 return await ask(root, route)

@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import sys
 import time
-from collections.abc import Iterator
-from contextlib import contextmanager
 from functools import partial
 from typing import TYPE_CHECKING, Annotated, Final
 
@@ -14,28 +12,24 @@ import typer
 from tricklecast.trickle.amounts import count, parse_duration, size
 from tricklecast.trickle.errors import ChannelNotFound
 from tricklecast.trickle.terminal import (
-    CaFile,
-    ClientCert,
-    ClientKey,
-    Token,
-    TokenFile,
-    bearer_for,
+    NO_CREDENTIALS,
+    Credentials,
+    Screen,
     checked,
-    client_tls,
     no_channel,
     option,
+    with_credentials,
 )
 
 if TYPE_CHECKING:
-    from tricklecast.subscriber.check.probe import Probe
     from tricklecast.subscriber.check.rules import Judgement
 
 EXIT_NOT_FINE: Final = 1
-REFRESH_PER_S: Final = 4
 
 _LIMITS: Final = "What is tested"
 
 
+@with_credentials
 async def check(
     url: Annotated[str, typer.Argument(metavar="URL", help="The channel: http://HOST:PORT/trickle/CHANNEL.")],
     for_time: Annotated[str, option("TIME", "Test for this time: 30s, 2m, 1h.", "--for")] = "30s",
@@ -61,11 +55,7 @@ async def check(
             "TIME", "Longest time between the beginnings of audio and video in a segment.", group=_LIMITS, default="2s"
         ),
     ] = None,
-    ca_file: CaFile = None,
-    cert: ClientCert = None,
-    key: ClientKey = None,
-    token: Token = None,
-    token_file: TokenFile = None,
+    credentials: Credentials = NO_CREDENTIALS,
 ) -> None:
     """Test a live channel: subscribe for a while, and report what is wrong with it.
 
@@ -100,10 +90,15 @@ async def check(
         if text is not None
     }
     limits = Limits(**given, given=frozenset(given))
-    tls, auth = client_tls(ca_file, cert, key), bearer_for(token, token_file)
-    probe = Probe(Order(url, start, for_s, wait_s, decode, tls, auth))
+    probe = Probe(Order(url, start, for_s, wait_s, decode, credentials.tls, credentials.auth))
+    began = time.monotonic()
+
+    def progress() -> str:
+        passed = f"{time.monotonic() - began:.0f} of {for_s:.0f} s"
+        return f"checking: {passed}, {count(probe.segments, 'segment')}, {size(probe.size)}"
+
     try:
-        with _progress(probe, for_s):
+        with Screen().live(progress):
             await probe.look()
     except ChannelNotFound as error:
         raise no_channel(error, url, "" if wait_s else "--wait 10s waits for it") from error
@@ -126,23 +121,3 @@ def _print(url: str, judgement: Judgement, as_json: bool) -> None:
         sys.stdout.write(to_json(url, judgement))
     else:
         print_report(url, judgement, Console(highlight=False, markup=False, emoji=False))
-
-
-@contextmanager
-def _progress(probe: Probe, for_s: float) -> Iterator[None]:
-    """A line that lives while the check does, if somebody is there to see it."""
-    from rich.console import Console
-    from rich.live import Live
-    from rich.text import Text
-
-    console, began = Console(stderr=True), time.monotonic()
-    if not console.is_terminal:
-        yield
-        return
-
-    def line() -> Text:
-        passed = f"{time.monotonic() - began:.0f} of {for_s:.0f} s"
-        return Text(f"checking: {passed}, {count(probe.segments, 'segment')}, {size(probe.size)}")
-
-    with Live(console=console, get_renderable=line, refresh_per_second=REFRESH_PER_S, transient=True):
-        yield

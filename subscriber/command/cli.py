@@ -14,17 +14,13 @@ import typer
 from tricklecast.trickle.amounts import parse_duration, parse_size
 from tricklecast.trickle.errors import ChannelNotFound, TrickleError
 from tricklecast.trickle.terminal import (
-    CaFile,
+    NO_CREDENTIALS,
     ChannelUrls,
-    ClientCert,
-    ClientKey,
-    Token,
-    TokenFile,
-    bearer_for,
+    Credentials,
     checked,
-    client_tls,
     no_channel,
     option,
+    with_credentials,
 )
 
 if TYPE_CHECKING:
@@ -36,6 +32,7 @@ _LOSSES: Final = "Losses and errors"
 _OUTPUT: Final = "Output"
 
 
+@with_credentials
 async def subscribe(
     url: ChannelUrls,
     output: Annotated[
@@ -112,11 +109,7 @@ async def subscribe(
             group=_LOSSES,
         ),
     ] = "never",
-    ca_file: CaFile = None,
-    cert: ClientCert = None,
-    key: ClientKey = None,
-    token: Token = None,
-    token_file: TokenFile = None,
+    credentials: Credentials = NO_CREDENTIALS,
 ) -> None:
     """Receive the segments of a channel, until the channel ends.
 
@@ -161,8 +154,8 @@ async def subscribe(
         reconnect=reconnect,
         raw=raw,
         keep=limit,
-        tls=client_tls(ca_file, cert, key),
-        auth=bearer_for(token, token_file),
+        tls=credentials.tls,
+        auth=credentials.auth,
     )
     on_stderr = target == "-"
     report = Report.to(standard_stream("stderr" if on_stderr else "stdout")) if as_json else None
@@ -179,14 +172,11 @@ async def subscribe(
         raise typer.Exit(LOSS_EXIT_CODE)
 
 
+@with_credentials
 async def channels(
     url: Annotated[str, typer.Argument(metavar="URL", help="Any URL on the server.")],
     as_json: Annotated[bool, option(None, "Print the server's answer, as JSON.", "--json")] = False,
-    ca_file: CaFile = None,
-    cert: ClientCert = None,
-    key: ClientKey = None,
-    token: Token = None,
-    token_file: TokenFile = None,
+    credentials: Credentials = NO_CREDENTIALS,
 ) -> None:
     """List the channels of a server: a table on a terminal, tab-separated columns in a pipe.
 
@@ -201,7 +191,7 @@ async def channels(
     from tricklecast.subscriber.command.listing import print_channels
     from tricklecast.trickle.client.listing import fetch_channels
 
-    answer = await fetch_channels(url, client_tls(ca_file, cert, key), bearer_for(token, token_file))
+    answer = await fetch_channels(url, credentials.tls, credentials.auth)
     print_channels(answer, as_json=as_json)
 
 

@@ -373,7 +373,7 @@ class Report:
         await self._sink.write(json.dumps(_rounded(head | fields), ensure_ascii=False).encode() + b"\n")
         await self._sink.end()
 
-    def live(self, line: Callable[[int], str]) -> AbstractContextManager[None]:
+    def live(self, line: Callable[[], str]) -> AbstractContextManager[None]:
         """Keep a line up to date while the block runs, for people on a terminal."""
         return self._screen.live(line) if self._sink is None else nullcontext()
 
@@ -451,7 +451,7 @@ class Progress:
             return text
         return f"{text}; the newest one began {self._clock() - self.newest_at:.0f} s ago"
 
-    def line(self, width: int) -> str:
+    def line(self) -> str:
         """The state in one line. What matters most comes first; the terminal cuts the rest."""
         now, seconds = self.statistics(), self._clock() - self._began_at
         waits = self._waiting and (self.newest_at is None or self._clock() - self.newest_at > WAITING_S)

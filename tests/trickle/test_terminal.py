@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import inspect
 import io
 import sys
 import threading
@@ -18,7 +19,17 @@ from tricklecast.trickle.amounts import (
 )
 from tricklecast.trickle.bearer import TOKEN_VARIABLE, Bearer
 from tricklecast.trickle.errors import ChannelNotFound, InvalidInput
-from tricklecast.trickle.terminal import RateMeter, Screen, bearer_for, checked, client_tls, no_channel, tls_context
+from tricklecast.trickle.terminal import (
+    NO_CREDENTIALS,
+    Credentials,
+    RateMeter,
+    Screen,
+    bearer_for,
+    checked,
+    client_tls,
+    no_channel,
+    with_credentials,
+)
 
 # Options.
 
@@ -34,23 +45,23 @@ def test_a_wrong_option_is_a_usage_error() -> None:
 
 
 def test_certificates_of_a_file(tmp_path: Path) -> None:
-    """A file makes a context; without one there is none."""
-    assert tls_context(None) is None
+    """A file makes a context that trusts nothing else."""
     file = tmp_path / "ca.pem"
     trustme.CA().cert_pem.write_to_path(str(file))
-    context = tls_context(file)
+    context = client_tls(file)
     assert context is not None
     assert len(context.get_ca_certs()) == 1
 
 
 def test_a_file_without_certificates(tmp_path: Path) -> None:
     """The message names the file and the reason."""
-    with pytest.raises(InvalidInput, match=r"^cannot read certificates from .*missing: No such file or directory$"):
-        tls_context(tmp_path / "missing")
+    missing = r"^cannot read certificates from .*missing: No such file or directory$"
+    with pytest.raises(typer.BadParameter, match=missing):
+        client_tls(tmp_path / "missing")
     file = tmp_path / "empty.pem"
     file.write_text("")
-    with pytest.raises(InvalidInput, match=r"^cannot read certificates from .*empty\.pem: \S+"):
-        tls_context(file)
+    with pytest.raises(typer.BadParameter, match=r"^cannot read certificates from .*empty\.pem: \S+"):
+        client_tls(file)
 
 
 def test_a_certificate_to_show(tmp_path: Path) -> None:
@@ -77,6 +88,23 @@ def test_a_certificate_that_cannot_be_shown(tmp_path: Path) -> None:
     key.write_text("nothing")
     with pytest.raises(typer.BadParameter, match=rf"^cannot use {certificate} with {key}: "):
         client_tls(None, certificate, key)
+
+
+def test_a_command_gets_the_credentials_of_its_options(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The options stand in the place of the parameter, and the command may be called with and without them."""
+
+    @with_credentials
+    def command(url: str, credentials: Credentials = NO_CREDENTIALS, wait: bool = False) -> tuple[str, Credentials]:
+        """Do something."""
+        return url, credentials
+
+    monkeypatch.delenv(TOKEN_VARIABLE, raising=False)
+    names = ["url", "ca_file", "cert", "key", "token", "token_file", "wait"]
+    assert list(inspect.signature(command).parameters) == names
+    assert command("u") == ("u", NO_CREDENTIALS)
+    _, given = command(url="u", token="secret", wait=True)
+    assert given.auth is not None
+    assert (given.auth.token, given.tls) == ("secret", None)
 
 
 # Access tokens.
@@ -193,9 +221,9 @@ def test_a_live_line_is_kept_below_the_lines(monkeypatch: pytest.MonkeyPatch) ->
     stream, drawn = Terminal(), threading.Event()
     screen = Screen(stream, width=6)
 
-    def line(width: int) -> str:
+    def line() -> str:
         drawn.set()
-        return f"[{width}] and more"
+        return "[6] and more"
 
     with screen.live(line):
         assert drawn.wait(60)
@@ -211,7 +239,7 @@ def test_no_live_line_without_a_terminal(stream: io.StringIO, monkeypatch: pytes
     """Nor on a terminal without a cursor; control characters in a server's words are replaced."""
     monkeypatch.setenv("TERM", "dumb")
     screen = Screen(stream)
-    with screen.live(lambda width: pytest.fail("asked for")):
+    with screen.live(lambda: pytest.fail("asked for")):
         screen.say("[bold]\x1b[31m\tred")
     assert stream.getvalue() == "[bold]?[31m?red\n"
 
@@ -231,7 +259,7 @@ def test_the_width_is_the_terminal_s(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("TERM", "xterm")
     stream = Terminal()
     screen = Screen(stream)
-    with screen.live("x".__mul__):
+    with screen.live(lambda: "xxxxx"):
         screen.say("y")
     assert "y\nxxx\r" in stream.getvalue()
 

@@ -20,7 +20,7 @@ from tricklecast.trickle import wire
 from tricklecast.trickle.amounts import count, parse_duration, parse_size, size
 from tricklecast.trickle.errors import InvalidInput
 from tricklecast.trickle.paths import normalize_base_path, parse_server_url
-from tricklecast.trickle.terminal import CaFile, checked, tls_context
+from tricklecast.trickle.terminal import CaFile, checked, client_tls
 
 if TYPE_CHECKING:
     from rich.console import Console
@@ -101,7 +101,7 @@ async def stress(
         largest=largest,
         chunk_bytes=checked("--chunk-bytes", parse_size, chunk_bytes),
     )
-    checked("--ca-file", tls_context, ca_file)
+    client_tls(ca_file)  # it is loaded by the workers; a mistake is told here
     import anyio
 
     from tricklecast.app.tools.stress.runner import StressRun

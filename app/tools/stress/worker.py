@@ -28,7 +28,7 @@ from tricklecast.subscriber.client import Subscriber
 from tricklecast.trickle import wire
 from tricklecast.trickle.client.transport import TrickleTransport
 from tricklecast.trickle.errors import ConnectionLost, TrickleError, error_for
-from tricklecast.trickle.terminal import tls_context
+from tricklecast.trickle.terminal import client_tls
 
 EARLY_NS: Final = 1_000_000
 """A timer of the event loop is set in whole milliseconds: a publisher may write a millisecond early."""
@@ -57,7 +57,7 @@ class ParentCommand:
         self.plan = plan
         self.report = WorkerReport()
         self.late = Durations()
-        self.tls = tls_context(Path(plan.ca_file) if plan.ca_file else None)
+        self.tls = client_tls(Path(plan.ca_file) if plan.ca_file else None)
         self.http = httpx.AsyncClient(verify=self.tls or True)
         self.go = anyio.Event()
         self.go_ns = 0

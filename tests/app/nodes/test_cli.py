@@ -87,9 +87,10 @@ def test_a_refusal_says_what_is_missing(nats: NatsServer, tmp_path: Path) -> Non
 def test_a_server_that_is_no_node_says_so(capsys: pytest.CaptureFixture[str]) -> None:
     """In one line, as does one that cannot be reached."""
     with local_server() as server:
-        for command in (status, lambda root: move("film", "b", root), lambda root: drain("b", root)):
+        root = f"http://127.0.0.1:{server.port}"
+        for asked in (status(root), move("film", "b", root), drain("b", root)):
             with pytest.raises(RemoteProtocolError, match="is no node of a cluster"):
-                asyncio.run(command(f"http://127.0.0.1:{server.port}"))
+                asyncio.run(asked)
     with pytest.raises(ConnectionLost):
         asyncio.run(status(NOWHERE))
     assert capsys.readouterr().out == ""

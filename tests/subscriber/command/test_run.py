@@ -393,17 +393,17 @@ class TestProgress:
         """It names the segment, the bit rate, and what was lost; or what is waited for."""
         now = 100.0
         progress = Progress("cam", lambda: now)
-        assert progress.line(80).startswith("waiting for the next segment of cam · lag 0 · 0 kbit/s · 0 B · 0 s")
+        assert progress.line().startswith("waiting for the next segment of cam · lag 0 · 0 kbit/s · 0 B · 0 s")
         received = SubscriberStatistics(bytes=4_000_000, gaps=1, missed=5, truncated=1, retries=1)
         progress.statistics = lambda: received
         progress.begun(7, 2)
         now += 4
         line = "segment 7 · lag 2 · 8.00 Mbit/s · 4.0 MB · 4 s · 5 missed in 1 gap · 1 cut · 1 retry"
-        assert progress.line(80) == line
+        assert progress.line() == line
         progress.ended()
-        assert progress.line(80).startswith("waiting for the next segment of cam; the newest one began 4 s ago · ")
+        assert progress.line().startswith("waiting for the next segment of cam; the newest one began 4 s ago · ")
         progress.state = "reconnecting"
-        assert progress.line(80).startswith("reconnecting · ")
+        assert progress.line().startswith("reconnecting · ")
 
     def test_a_perfect_summary(self) -> None:
         """Says that nothing was missed."""
