@@ -11,92 +11,70 @@ import typer
 
 from tricklecast.trickle.amounts import parse_duration
 from tricklecast.trickle.errors import InvalidInput
-from tricklecast.trickle.terminal import (
-    CaFile,
-    ClientCert,
-    ClientKey,
-    Screen,
-    Token,
-    TokenFile,
-    bearer_for,
-    checked,
-    client_tls,
-)
+from tricklecast.trickle.terminal import NO_CREDENTIALS, Credentials, Screen, checked, option, with_credentials
 
 RTMP_PORT: Final = 1935
 
 _LIMITS: Final = "Limits"
 
-Address = Annotated[
-    str,
-    typer.Argument(
-        metavar="ADDRESS",
-        help="Where encoders connect: rtmp://0.0.0.0:1935 for any number of streams,"
-        " or srt://0.0.0.0:9000 for one stream.",
-    ),
-]
-To = Annotated[
-    str,
-    typer.Option(
-        "--to",
-        metavar="URL",
-        help="Where streams are published. RTMP: http://localhost:2939/trickle/, to which the stream key is added,"
-        " or a URL with {key}. SRT: the channel. Of a cluster, one for each node, with commas between.",
-    ),
-]
-Keys = Annotated[
-    Path | None,
-    typer.Option(
-        metavar="FILE",
-        help="RTMP: take only streams that are in this file, with a line CHANNEL SECRET for each. The stream key is the"
-        " secret, or CHANNEL?token=SECRET. The file is read for each stream.",
-        dir_okay=False,
-    ),
-]
-Takeover = Annotated[
-    bool,
-    typer.Option(
-        "--takeover",
-        help="Replace a stream with the same key, and other publishers of the channel. By default, a new stream is "
-        "refused.",
-    ),
-]
-Quiet = Annotated[bool, typer.Option("--quiet", help="Print no lines about streams.")]
-Container = Annotated[
-    Literal["mpegts", "fmp4"] | None,
-    typer.Option(
-        help="MPEG-TS, or fragmented MP4 with an init segment in every segment.",
-        show_default="mpegts; fmp4 for codecs that only MP4 carries",
-    ),
-]
-MinSegment = Annotated[str, typer.Option(metavar="TIME", help="A segment ends at the first keyframe after this time.")]
-ReconnectFor = Annotated[
-    str,
-    typer.Option(
-        metavar="TIME",
-        help="How long a channel waits for its encoder after the connection broke. When the encoder ends its stream"
-        " itself, the channel ends at once.",
-        rich_help_panel=_LIMITS,
-    ),
-]
-MaxStreams = Annotated[int, typer.Option(min=1, max=1000, help="Streams at a time.", rich_help_panel=_LIMITS)]
 
-
+@with_credentials
 async def ingest(
-    address: Address,
-    to: To,
-    keys: Keys = None,
-    takeover: Takeover = False,
-    quiet: Quiet = False,
-    token: Token = None,
-    token_file: TokenFile = None,
-    ca_file: CaFile = None,
-    cert: ClientCert = None,
-    key: ClientKey = None,
-    container: Container = None,
-    min_segment: MinSegment = "1s",
-    reconnect_for: ReconnectFor = "60s",
-    max_streams: MaxStreams = 16,
+    address: Annotated[
+        str,
+        typer.Argument(
+            metavar="ADDRESS",
+            help="Where encoders connect: rtmp://0.0.0.0:1935 for any number of streams,"
+            " or srt://0.0.0.0:9000 for one stream.",
+        ),
+    ],
+    to: Annotated[
+        str,
+        option(
+            "URL",
+            "Where streams are published. RTMP: http://localhost:2939/trickle/, to which the stream key is added, or a "
+            "URL with {key}. SRT: the channel. Of a cluster, one for each node, with commas between.",
+            "--to",
+        ),
+    ],
+    keys: Annotated[
+        Path | None,
+        option(
+            "FILE",
+            "RTMP: take only streams that are in this file, with a line CHANNEL SECRET for each. The stream key is the "
+            "secret, or CHANNEL?token=SECRET. The file is read for each stream.",
+        ),
+    ] = None,
+    takeover: Annotated[
+        bool,
+        option(
+            None,
+            "Replace a stream with the same key, and other publishers of the channel. By default, a new stream is "
+            "refused.",
+            "--takeover",
+        ),
+    ] = False,
+    quiet: Annotated[bool, option(None, "Print no lines about streams.", "--quiet")] = False,
+    credentials: Credentials = NO_CREDENTIALS,
+    container: Annotated[
+        Literal["mpegts", "fmp4"] | None,
+        option(
+            None,
+            "MPEG-TS, or fragmented MP4 with an init segment in every segment.",
+            default="mpegts; fmp4 for codecs that only MP4 carries",
+        ),
+    ] = None,
+    min_segment: Annotated[str, option("TIME", "A segment ends at the first keyframe after this time.")] = "1s",
+    reconnect_for: Annotated[
+        str,
+        option(
+            "TIME",
+            "How long a channel waits for its encoder after the connection broke. When the encoder ends its stream "
+            "itself, the channel ends at once.",
+            group=_LIMITS,
+        ),
+    ] = "60s",
+    max_streams: Annotated[int, typer.Option(min=1, max=1000, help="Streams at a time.", rich_help_panel=_LIMITS)] = 16,
 ) -> None:
     """Publish the streams of encoders (OBS, ffmpeg, hardware): a channel for each stream.
 
@@ -129,10 +107,10 @@ async def ingest(
         ),
         max_sessions=max_streams,
         takeover=takeover,
-        verify=client_tls(ca_file, cert, key) or True,
-        auth=bearer_for(token, token_file),
+        verify=credentials.tls or True,
+        auth=credentials.auth,
     )
-    say = _silence if quiet else Screen().say
+    say = (lambda _: None) if quiet else Screen().say
     receiver: RtmpListener | SrtReceiver
     if scheme == "rtmp":
         channels = Channels(to, keys)
@@ -143,8 +121,7 @@ async def ingest(
         if keys is not None:
             raise typer.BadParameter("an SRT stream has no key: use srt://...?passphrase=", param_hint="--keys")
         receiver = await SrtReceiver.open(address, channel_urls(to), say=say)
-    async with receiver:
-        await publish_from(receiver, options, say)
+    await publish_from(receiver, options, say)
 
 
 def _address(text: str) -> tuple[str, str, int]:
@@ -166,7 +143,3 @@ def _is_loopback(host: str) -> bool:
         return ip_address(host).is_loopback
     except ValueError:
         return host == "localhost"
-
-
-def _silence(message: str, /) -> None:
-    """Show nothing."""

@@ -10,7 +10,7 @@ from __future__ import annotations
 import math
 import traceback
 from collections.abc import Sequence
-from contextlib import suppress
+from contextlib import AsyncExitStack, suppress
 from time import monotonic
 from typing import Final
 
@@ -50,7 +50,7 @@ _DISCONNECTED: Final = (anyio.EndOfStream, anyio.BrokenResourceError)
 
 
 class RtmpListener:
-    """Takes streams until it is cancelled. It is an async context manager, which closes the port.
+    """Takes streams until it is cancelled.
 
     Args:
         listeners: listen on the port.
@@ -86,17 +86,11 @@ class RtmpListener:
         sockets = [one for one in listener.listeners if isinstance(one, SocketListener)]  # all are, by another type
         return cls(sockets, channels, max_streams=max_streams, say=say)
 
-    async def __aenter__(self) -> RtmpListener:
-        return self
-
-    async def __aexit__(self, *_: object) -> None:
-        for listener in self._listeners:
-            await listener.aclose()
-
     async def run(self, sessions: Sessions) -> None:
-        """Take streams, which ``sessions`` publish."""
-        async with anyio.create_task_group() as tasks:
+        """Take streams, which ``sessions`` publish; the port is closed at the end."""
+        async with AsyncExitStack() as ports, anyio.create_task_group() as tasks:
             for listener in self._listeners:
+                await ports.enter_async_context(listener)
                 tasks.start_soon(self._accept, listener, sessions, tasks)
 
     async def _accept(self, listener: SocketListener, sessions: Sessions, tasks: TaskGroup) -> None:

@@ -22,7 +22,7 @@ import ssl
 import threading
 import time
 import traceback
-from collections.abc import AsyncIterator, Callable, Iterator, Mapping
+from collections.abc import AsyncIterator, Callable, Iterable, Iterator
 from contextlib import asynccontextmanager, contextmanager, suppress
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Final, Protocol
@@ -43,7 +43,6 @@ from tricklecast.trickle.pyav import codec_name
 from tricklecast.trickle.terminal import Screen
 
 if TYPE_CHECKING:
-    from av import Packet
     from av.stream import Stream
 
 POLL_S: Final = 0.1
@@ -126,7 +125,7 @@ class Receiver(Protocol):
     """Takes streams over a network."""
 
     async def run(self, sessions: Sessions, /) -> None:
-        """Attach each stream to its session, until it is cancelled."""
+        """Attach each stream to its session, until it is cancelled; then take no more."""
 
 
 async def publish_from(receiver: Receiver, options: SessionOptions, say: Say) -> None:
@@ -370,9 +369,9 @@ class _Arrivals(Input):
                 if is_stopped() or time.monotonic() >= deadline:
                     raise InvalidInput("no encoder connected") from None
             else:
-                source = _Demuxed(end, format)
+                source = open_media(_SocketBytes(end), self.name, format=format, options=_PROBE)
                 self.has_begun.set()
-                self.say(f"{peer} streams {source.description}")
+                self.say(f"{peer} streams {_description(source.streams.values())}")
                 return Opened(source, is_live=True)
 
     def close(self) -> None:
@@ -382,51 +381,21 @@ class _Arrivals(Input):
                 self.waiting.get_nowait()[0].close()
 
 
-class _Demuxed:
-    """The packets of one source. Making it blocks until the streams are known.
+class _SocketBytes:
+    """The bytes of one source, for libavformat.
 
     Args:
-        end: the socket to read from; it is closed with the source.
-        format: what comes, as libavformat calls it.
-
-    Raises:
-        InvalidInput: it cannot be read.
+        end: the socket to read from. Closing it has the session disconnect the encoder.
     """
 
-    def __init__(self, end: socket.socket, format: str) -> None:
-        self._end = end
-        try:
-            self._container = open_media(self, "the stream", format=format, options=_PROBE)
-        except InvalidInput:
-            end.close()
-            raise
+    def __init__(self, end: socket.socket) -> None:
+        self.read = end.recv  # at most so many bytes, as soon as there are any; none at the end
+        self.close = end.close
 
-    @property
-    def streams(self) -> Mapping[int, Stream]:
-        """All streams."""
-        return self._container.streams
 
-    @property
-    def description(self) -> str:
-        """The streams for people, as in ``h264 1280x720, aac``."""
-        return ", ".join(codec_name(stream) + _picture_size(stream) for stream in self.streams.values())
-
-    def packets(self) -> Iterator[tuple[int, Packet[Stream]]]:
-        """The packets of all streams, with the numbers of their streams."""
-        return self._container.packets()
-
-    def late(self) -> Mapping[int, str]:
-        """Streams that began too late."""
-        return self._container.late()
-
-    def read(self, size: int) -> bytes:
-        """At most ``size`` bytes of the file, as soon as there are any; none at the end."""
-        return self._end.recv(size)
-
-    def close(self) -> None:
-        """Close the demuxer and the socket: the session disconnects the encoder."""
-        self._container.close()
-        self._end.close()
+def _description(streams: Iterable[Stream]) -> str:
+    """The streams for people, as in ``h264 1280x720, aac``."""
+    return ", ".join(codec_name(stream) + _picture_size(stream) for stream in streams)
 
 
 def _picture_size(stream: Stream) -> str:

@@ -100,12 +100,6 @@ class SrtReceiver:
             say(f"an encoder streams to {url.partition('?')[0]}")
         return cls(url, command, channel, say=say)
 
-    async def __aenter__(self) -> SrtReceiver:
-        return self
-
-    async def __aexit__(self, *_: object) -> None:
-        """The program ends with :meth:`run`."""
-
     async def run(self, sessions: Sessions) -> None:
         """Receive, and publish through ``sessions``."""
         while True:

@@ -264,9 +264,9 @@ class Watched:
             self._limit_s = READ_S
 
     def close(self) -> None:
-        """Close a connection; a pipe is its owner's."""
-        if isinstance(self._source, NetworkBytes):
-            self._source.close()
+        """Close the source, if it can be closed; a pipe is its owner's."""
+        if (close := getattr(self._source, "close", None)) is not None:
+            close()
 
 
 class ContainerSource:

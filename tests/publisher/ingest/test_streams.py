@@ -84,8 +84,7 @@ def ingesting(
             receiver = await RtmpListener.open("127.0.0.1", 0, channels, max_streams=settings.max_sessions, say=say)
         else:
             receiver = await SrtReceiver.open(srt, channel_urls(f"{base}srt"), say=say)
-        async with receiver:
-            await publish_from(receiver, settings, say)
+        await publish_from(receiver, settings, say)
 
     with start_blocking_portal() as portal:
         running = portal.start_task_soon(run)
