@@ -369,7 +369,8 @@ async def promote(options: argparse.Namespace, console: Console) -> int:
 
 async def many(options: argparse.Namespace, console: Console) -> int:
     """Promote many channels at once."""
-    async with site("--idle-timeout-s", "1h") as one:
+    most = str(2 * options.channels)  # one client may have a part of each limit
+    async with site("--idle-timeout-s", "1h", "--max-channels", most, "--max-readers", most) as one:
         counts: Counter[str] = Counter()
         began = time.monotonic()
         for first in range(0, options.channels, 200):

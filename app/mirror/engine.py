@@ -128,11 +128,12 @@ AWAY_TRIES: Final = 60
 
 @dataclass(eq=False, slots=True)
 class _Follower:
-    """A channel that is followed. arrived: set when its window is here, or when it has ended."""
+    """A channel that is followed. live: as of ``held``; arrived: set when it first is, or when nobody follows it."""
 
     truth: SourceChannel
     held: Held
     attempts: int
+    live: bool = False
     arrived: asyncio.Event = field(default_factory=asyncio.Event)
     task: asyncio.Task[None] | None = None
 
@@ -182,6 +183,7 @@ class Mirror:
         self._reached, self._wake = asyncio.Event(), asyncio.Event()
         self._written, self._reverify = asyncio.Event(), asyncio.Event()
         self._followers: dict[str, _Follower] = {}
+        self._live = 0  # how many of these are at their live edge
         self._looking = self._copying = self._in_flight = 0
         self._thread = DaemonThread("mirror")
         registry.begun = self._written.set
@@ -215,7 +217,7 @@ class Mirror:
     async def _run(self) -> None:
         failures = 0
         while True:
-            self._state, self._followers = "looking", {}
+            self._state, self._followers, self._live = "looking", {}, 0
             self._looking = self._copying = self._in_flight = 0
             self._reached.clear()
             began = self._now()
@@ -515,9 +517,15 @@ class Mirror:
         return True
 
     def _unfollow(self, name: str) -> None:
-        if (follower := self._followers.pop(name, None)) is not None and follower.task is not None:
+        if (follower := self._remove(name)) is not None and follower.task is not None:
             follower.task.cancel()
+
+    def _remove(self, name: str) -> _Follower | None:
+        """Nobody follows a channel any more, and nobody waits for its window."""
+        if (follower := self._followers.pop(name, None)) is not None:
+            self._live -= follower.live
             follower.arrived.set()
+        return follower
 
     def _closed(self, name: str, truth: SourceChannel, copy: HeldCopy) -> None:
         """A segment has come by the feed."""
@@ -542,7 +550,10 @@ class Mirror:
                     self._heard()
                     self._pace.got(len(data))
                     over = held.receive(data)
-                    if held.live and not me.arrived.is_set():
+                    if held.live is not me.live:
+                        me.live = held.live
+                        self._live += 1 if me.live else -1
+                    if me.live and not me.arrived.is_set():
                         me.arrived.set()
                         self.registry.set_whole(name, whole=True)
                     patience.reschedule(None)
@@ -557,8 +568,7 @@ class Mirror:
             self._doubt(error, self._wall() - 1.0)
         if self._followers.get(name) is not me:
             return
-        del self._followers[name]
-        me.arrived.set()
+        self._remove(name)
         attempts = 1 if self._now() - began >= STEADY_S else me.attempts + 1
         at_once = over in (FeedEnd.ENDED, FeedEnd.LAG) and attempts == 1
         again = self._wall() if at_once else self._pause(attempts)
@@ -741,7 +751,7 @@ class Mirror:
             segments=segments,
             verified=counts["verified", RowState.SYNCED][0],
             stores=self.destination.stores,
-            live=sum(one.held.live for one in self._followers.values()),
+            live=self._live,
             segments_behind=segments_behind,
             bytes_behind=bytes_behind,
             seconds_behind=self._seconds_behind(now),
