@@ -16,8 +16,8 @@ from collections.abc import Callable
 from typing import Final
 
 import anyio.lowlevel
-import httpx
 
+from tricklecast.trickle.client import faults
 from tricklecast.trickle.client.tasks import Notifier
 from tricklecast.trickle.client.transport import BodyWriter, LiveBody
 
@@ -282,10 +282,10 @@ class Sending(LiveBody):
         """Write the body to a connection; see :class:`LiveBody`.
 
         Raises:
-            httpx.WriteError: the request is made again, for the sake of authentication, and the body is not held.
+            WriteError: the request is made again, for the sake of authentication, and the body is not held.
         """
         if not self._body.held:
-            raise httpx.WriteError("the body cannot be sent again")
+            raise faults.WriteError("the body cannot be sent again")
         self.sent = self.taken = self.written = 0
         self._writer, self._waits, self._has_last, self.ended = writer, False, False, False
         self.push()

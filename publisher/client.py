@@ -23,11 +23,10 @@ from functools import partial
 from itertools import count
 from random import Random
 from types import TracebackType
-from typing import Final, Literal, TypedDict
+from typing import TYPE_CHECKING, Final, Literal, TypedDict
 from uuid import uuid4
 
 import anyio
-import httpx
 from anyio.abc import TaskGroup
 
 from tricklecast.publisher.core import Advance, Plan, Receipt, RetryAfter, Stop, parse_start
@@ -47,8 +46,9 @@ from tricklecast.trickle.client.arguments import (
 )
 from tricklecast.trickle.client.nodes import Nodes
 from tricklecast.trickle.client.retry import RECONNECT_S
+from tricklecast.trickle.client.sender import TrickleClient
 from tricklecast.trickle.client.tasks import BackgroundTask
-from tricklecast.trickle.client.transport import TrickleClient, TrickleTransport
+from tricklecast.trickle.client.transport import RequestTimeouts
 from tricklecast.trickle.errors import (
     ClosedHere,
     ConnectionLost,
@@ -57,6 +57,9 @@ from tricklecast.trickle.errors import (
     SegmentsUnconfirmed,
     TrickleError,
 )
+
+if TYPE_CHECKING:
+    import httpx
 
 __all__ = ["JsonLines", "Publisher", "SegmentWriter"]
 
@@ -69,7 +72,7 @@ SILENCE_S: Final = 10.0
 """A server that takes nothing of a body for so long, or does not answer one that it has, is given up. A server answers
 a whole body at once; a live stream that was held up for longer has lost its audience."""
 
-TIMEOUT: Final = httpx.Timeout(connect=CONNECT_S, write=SILENCE_S, read=SILENCE_S, pool=None)
+TIMEOUT: Final = RequestTimeouts(CONNECT_S, read=SILENCE_S, write=SILENCE_S)
 
 CLOSE_S: Final = 5.0
 """Ending the channel takes at most this long, once the segments are confirmed."""
@@ -179,7 +182,7 @@ class Publisher:
         on_event: called with each :data:`~tricklecast.publisher.events.PublisherEvent`; it must not block.
             An exception that it raises is logged, and publishing goes on.
         transport: replaces the transport. It must read the answer while it writes the body, as
-            :class:`~tricklecast.trickle.client.transport.TrickleTransport` does and httpx's own does not.
+            :class:`~tricklecast.trickle.client.bridge.TrickleTransport` does and httpx's own does not.
 
     Raises:
         InvalidInput: an argument is wrong.
@@ -225,16 +228,15 @@ class Publisher:
         self._idle_rotation_s = idle_rotation_s
         self._buffer_s = buffer_s
         self._http = TrickleClient(
-            transport=transport or TrickleTransport(verify),
+            verify,
+            transport=transport,
             headers={
                 "User-Agent": USER_AGENT,
                 wire.CLIENT: f"publisher-{secrets.token_hex(6)}",
                 **(headers or {}),
             },
             auth=httpx_auth(auth),
-            timeout=httpx.Timeout(
-                connect=nodes.connect_s(CONNECT_S), write=TIMEOUT.write, read=TIMEOUT.read, pool=None
-            ),
+            timeout=TIMEOUT._replace(connect=nodes.connect_s(CONNECT_S)),
         )
         self._report = PublisherReporter(on_event, self.url.channel, anyio.current_time)
         self._requests = Requests(self._http, nodes, content_type, takeover=takeover)

@@ -15,7 +15,6 @@ from types import TracebackType
 from typing import Final, TypeAlias, assert_never
 
 import anyio
-import httpx
 from anyio.lowlevel import current_token
 
 from tricklecast.publisher.body import Body, Buffer, Sending
@@ -32,6 +31,7 @@ from tricklecast.publisher.events import (
 from tricklecast.trickle import wire
 from tricklecast.trickle.client.answers import Answered, ExchangeOutcome, Lost, exchange
 from tricklecast.trickle.client.nodes import Nodes, ask
+from tricklecast.trickle.client.sender import TrickleClient
 from tricklecast.trickle.client.tasks import Notifier, clock
 from tricklecast.trickle.errors import (
     ClosedHere,
@@ -92,7 +92,7 @@ class Requests:
         on_move: is told when a request goes to another node: why, in how many seconds, the attempt and the segment.
     """
 
-    def __init__(self, http: httpx.AsyncClient, nodes: Nodes, content_type: str, *, takeover: bool) -> None:
+    def __init__(self, http: TrickleClient, nodes: Nodes, content_type: str, *, takeover: bool) -> None:
         self.on_move: Callable[[TrickleError, float, int, int | None], None] = lambda *_: None
         self._http = http
         self._nodes = nodes

@@ -32,7 +32,7 @@ if TYPE_CHECKING:
     from tricklecast.subscriber.messages import BadMessage, Message, Messages, json_lines, json_messages
     from tricklecast.subscriber.segment import Segment
     from tricklecast.subscriber.sinks import SinkFailed
-    from tricklecast.trickle.client.transport import TrickleTransport
+    from tricklecast.trickle.client.bridge import TrickleTransport
     from tricklecast.trickle.errors import Position
 
 _HOMES = {
@@ -45,7 +45,7 @@ _HOMES = {
     ".messages": "BadMessage Message Messages json_lines json_messages",
     ".segment": "Segment",
     ".sinks": "SinkFailed",
-    "tricklecast.trickle.client.transport": "TrickleTransport",
+    "tricklecast.trickle.client.bridge": "TrickleTransport",
     "tricklecast.trickle.errors": "Position",
 }
 

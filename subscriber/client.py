@@ -11,10 +11,9 @@ import ssl
 from collections.abc import AsyncIterator, Mapping
 from contextlib import AsyncExitStack
 from enum import Enum
-from typing import Final, Literal, Self, TypedDict, TypeVar, assert_never, get_args
+from typing import TYPE_CHECKING, Final, Literal, Self, TypedDict, TypeVar, assert_never, get_args
 
 import anyio
-import httpx
 
 from tricklecast.subscriber.core import REFRESH_S, Advance, AnyStart, Cursor, End, OnLag, Start, Stop
 from tricklecast.subscriber.events import (
@@ -36,10 +35,11 @@ from tricklecast.trickle.client.arguments import (
     check_headers,
     check_number,
     httpx_auth,
+    merged,
 )
 from tricklecast.trickle.client.nodes import Nodes
 from tricklecast.trickle.client.retry import RECONNECT_S
-from tricklecast.trickle.client.transport import TrickleClient, TrickleTransport
+from tricklecast.trickle.client.sender import TrickleClient
 from tricklecast.trickle.errors import (
     BrokenByPeer,
     ClosedHere,
@@ -50,6 +50,9 @@ from tricklecast.trickle.errors import (
     RemoteProtocolError,
     TrickleError,
 )
+
+if TYPE_CHECKING:
+    import httpx
 
 STALL_TIMEOUT_S: Final = 30.0
 """Default for the longest silence within a segment before the server is asked whether it is still there."""
@@ -142,16 +145,17 @@ class Subscriber:
             the server answers, reading goes on, since a quiet segment is no fault; if it does not, the segment is
             broken and the next call raises ``ConnectionLost``. ``None``: no limit. A host that has vanished is noticed
             all the same, by TCP keep-alive.
-        transport: an httpx transport instead of :class:`TrickleTransport`. Most cannot show trailers, so a truncation
-            in the middle of a segment stays unseen. Not together with ``client``.
+        transport: an httpx transport instead of
+            :class:`~tricklecast.trickle.client.bridge.TrickleTransport`. Most cannot show trailers, so
+            a truncation in the middle of a segment stays unseen. Not together with ``client``.
         headers: sent with every request. ``Trickle-Client`` is the name that the server's logs see. Headers of the
             connection and of a body's framing (``Content-Length``, ``Host`` …) are not allowed.
         auth: a token, which is sent as ``Authorization: Bearer``, or any authentication that httpx knows. With
             ``client``, it is used instead of the client's own.
         verify: whether and how the server's certificate is checked, as in httpx.
-        client: an ``httpx.AsyncClient`` to use; it is not closed here. Give it a
-            :class:`TrickleTransport` to see truncations. Its headers must not be those of the connection or of a
-            body's framing (``Content-Length``, ``Host`` …).
+        client: an ``httpx.AsyncClient`` to use (or a ``TrickleClient``); it is not closed here. Give it a
+            :class:`~tricklecast.trickle.client.bridge.TrickleTransport` to see truncations. Its headers must
+            not be those of the connection or of a body's framing (``Content-Length``, ``Host`` …).
 
     Raises:
         InvalidInput: an argument is wrong.
@@ -173,7 +177,7 @@ class Subscriber:
         headers: Mapping[str, str] | None = None,
         auth: Auth | None = None,
         verify: ssl.SSLContext | bool = True,
-        client: httpx.AsyncClient | None = None,
+        client: httpx.AsyncClient | TrickleClient | None = None,
     ) -> None:
         urls = channel_urls(url)
         self.url: Final = urls[0]
@@ -206,13 +210,12 @@ class Subscriber:
         self._monitor = Monitor(self.url.channel, on_event)
         self._on_broken: OnBroken = on_broken
         self._stall_s = stall_timeout_s
-        self._headers = httpx.Headers(request_headers())
-        self._headers.update(headers or {})
+        self._headers = merged(request_headers(), headers or {})
         self._auth = httpx_auth(auth)
         self._transport = transport
         self._verify = verify
         self._shared_client = client
-        self._client: httpx.AsyncClient | None = None
+        self._client: TrickleClient | httpx.AsyncClient | None = None
         self._fetcher: Fetcher | None = None
         self._use = _Use.NEW
         self._guard = anyio.ResourceGuard("iterating over")
@@ -285,11 +288,11 @@ class Subscriber:
         if self._use is not _Use.NEW:
             raise LocalProtocolError("a Subscriber is used once: make another one to begin again")
         self._use = use
-        http = self._shared_client or TrickleClient(transport=self._transport or TrickleTransport(self._verify))
+        http = self._shared_client or TrickleClient(self._verify, transport=self._transport)
         self._client = http
         self._fetcher = Fetcher(
             *(self._nodes, http, self._auth, self._cursor, self._monitor, self._runtime),
-            *(self._resolved, dict(self._headers)),
+            *(self._resolved, self._headers),
         )
 
     async def close(self) -> None:

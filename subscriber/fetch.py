@@ -18,10 +18,9 @@ import secrets
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass, field, replace
 from random import Random
-from typing import Final
+from typing import TYPE_CHECKING, Final
 
 import anyio
-import httpx
 
 from tricklecast.subscriber.core import (
     Advance,
@@ -37,13 +36,20 @@ from tricklecast.subscriber.core import (
 )
 from tricklecast.subscriber.events import Monitor, Retrying, SkippedAhead
 from tricklecast.trickle import __version__, wire
-from tricklecast.trickle.client.answers import Answer, Answered, HttpxBody, Lost, exchange
-from tricklecast.trickle.client.arguments import HttpxAuth
+from tricklecast.trickle.client import faults
+from tricklecast.trickle.client.answers import Answer, Answered, Lost, exchange
 from tricklecast.trickle.client.nodes import Nodes, ask
+from tricklecast.trickle.client.sender import TrickleClient
 from tricklecast.trickle.client.tasks import BackgroundTask, clock
 from tricklecast.trickle.client.transport import RequestTimeouts, ResponseBody
 from tricklecast.trickle.errors import ConnectionLost, TrickleError
 from tricklecast.trickle.paths import ChannelURL
+
+if TYPE_CHECKING:
+    import httpx
+
+    from tricklecast.trickle.client.arguments import HttpxAuth
+    from tricklecast.trickle.client.bridge import HttpxBody
 
 CONNECT_S: Final = 10.0
 """How long a connection may take to be made."""
@@ -218,7 +224,7 @@ class Fetcher:
     """
 
     nodes: Nodes
-    http: httpx.AsyncClient
+    http: TrickleClient | httpx.AsyncClient
     auth: HttpxAuth | None
     cursor: Cursor
     monitor: Monitor
@@ -282,7 +288,7 @@ class Fetcher:
         """Ask how a segment ended whose body is over; ``None`` if nobody knows."""
         self.monitor.counts["requests"] += 1
         self.monitor.counts["refreshes"] += 1
-        timeouts = httpx.Timeout(ANSWER_S, connect=self.nodes.connect_s(CONNECT_S))
+        timeouts = RequestTimeouts(self.nodes.connect_s(CONNECT_S), read=ANSWER_S, write=ANSWER_S)
         found = await ask(
             self.nodes,
             lambda url: exchange(
@@ -449,9 +455,9 @@ class Fetcher:
                 chunk = chunk[len(old) :]
             if again.is_like(received):
                 source = Source(opened.answer, body, requested_at, answered_at, attempt, chunk)
-        except httpx.ReadTimeout:
+        except faults.ReadTimeout:
             return None
-        except httpx.TransportError as error:
+        except faults.TransportError as error:
             source = ConnectionLost(seq=begun.seq, detail=str(error))
         finally:
             if not isinstance(source, Source):

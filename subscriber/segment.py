@@ -7,12 +7,12 @@ from enum import Enum
 from typing import Final, Literal, TypeAlias
 
 import anyio
-import httpx
 
 from tricklecast.subscriber.core import Advance
 from tricklecast.subscriber.events import Monitor, SegmentBroken, SegmentResumed, SegmentTruncated
 from tricklecast.subscriber.fetch import Fetcher, Received, Source
 from tricklecast.trickle import wire
+from tricklecast.trickle.client import faults
 from tricklecast.trickle.client.transport import ResponseBody
 from tricklecast.trickle.errors import ClosedHere, ConnectionLost, Position, SegmentTooLarge, header_int
 
@@ -230,9 +230,9 @@ class Segment:
         body = self._source.body
         try:
             data = await (body.receive() if joined else body.receive_chunk())
-        except httpx.TransportError as error:
+        except faults.TransportError as error:
             if not self._is_left():
-                self._no_fault = isinstance(error, httpx.ReadTimeout)
+                self._no_fault = isinstance(error, faults.ReadTimeout)
                 self._cut = self._lost(f"no byte for {self._stall_s:g} s" if self._no_fault else str(error))
             return b""
         except BaseException:

@@ -9,7 +9,8 @@ import pytest
 
 NOT_FOR_CLIENTS = (
     *("typer", "click", "rich", "pygments", "pydantic", "pydantic_settings", "fastapi", "starlette", "uvicorn"),
-    *("httptools", "uvloop", "jinja2", "aiofiles", "cachetools", "prometheus_client", "orjson", "httpcore", "certifi"),
+    *("httptools", "uvloop", "jinja2", "aiofiles", "cachetools", "prometheus_client", "orjson"),
+    *("httpx", "httpcore", "certifi", "aiohappyeyeballs", "email", "http"),
     *("av", "numpy", "duckdb", "pyspark", "pyarrow", "pandas", "msgspec", "stamina", "nats", "jwt"),
 )
 

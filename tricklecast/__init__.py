@@ -10,7 +10,6 @@
 Every command imports this module, but few need a client. So a public name is loaded when it is first used.
 """
 
-import sys
 from importlib import import_module
 from typing import TYPE_CHECKING
 
@@ -44,10 +43,6 @@ if TYPE_CHECKING:
         Superseded,
         TrickleError,
     )
-
-# httpx loads the program of its own command line, with click and rich, wherever these are installed. That takes longer
-# than all of httpx. With None Python says that there is no such module, as httpx expects where they are missing.
-sys.modules.setdefault("httpx._main", None)  # type: ignore[arg-type]
 
 # The modules of the public names; those that are not listed are in trickle.errors.
 _HOMES = {

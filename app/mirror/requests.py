@@ -18,8 +18,9 @@ from pydantic import BaseModel, ValidationError
 
 from tricklecast.app.mirror.sides import SourceAway, SourceError, SourceLies
 from tricklecast.trickle import __version__
+from tricklecast.trickle.client import faults
 from tricklecast.trickle.client.arguments import server_url
-from tricklecast.trickle.client.transport import TrickleClient, TrickleTransport
+from tricklecast.trickle.client.bridge import TrickleTransport, httpx_client
 from tricklecast.trickle.errors import InvalidChannelName
 from tricklecast.trickle.paths import MAX_DIGITS, parse_channel
 from tricklecast.trickle.wire import printable, redacted
@@ -67,7 +68,7 @@ class Requests:
         self.headers = {"User-Agent": f"tricklecast-mirror/{__version__}", "Trickle-Client": "mirror"}
         if token is not None:
             self.headers["Authorization"] = f"Bearer {token}"
-        self._client = TrickleClient(transport=TrickleTransport(tls or True), headers=self.headers)
+        self._client = httpx_client(TrickleTransport(tls or True), self.headers)
 
     def path(self, channel: str, tail: str | int) -> str:
         """The URL of something of a channel: of a segment, for example."""
@@ -90,9 +91,9 @@ class Requests:
                 yield response
             finally:
                 await response.aclose()
-        except httpx.ReadTimeout:
+        except (httpx.ReadTimeout, faults.ReadTimeout):
             raise Silent(f"{self.shown}: nothing came within {answer_s:g} s") from None
-        except httpx.TransportError as error:
+        except (httpx.TransportError, faults.TransportError) as error:
             raise SourceAway(f"{self.shown}: {error or type(error).__name__}") from error
 
     async def get(self, url: str, *, within_s: float = ANSWER_S) -> tuple[httpx.Response, bytes]:

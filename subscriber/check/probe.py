@@ -15,7 +15,6 @@ from typing import Final
 
 import anyio
 import anyio.to_thread
-import httpx
 
 from tricklecast.subscriber.check.media import Media, MediaReader, SegmentBytes
 from tricklecast.subscriber.check.study import Ended, Head, Received, Run
@@ -24,7 +23,8 @@ from tricklecast.subscriber.segment import Segment
 from tricklecast.trickle import wire
 from tricklecast.trickle.bearer import Bearer
 from tricklecast.trickle.client.answers import Lost, exchange
-from tricklecast.trickle.client.transport import TrickleClient, TrickleTransport
+from tricklecast.trickle.client.sender import TrickleClient
+from tricklecast.trickle.client.transport import RequestTimeouts
 from tricklecast.trickle.errors import TrickleError
 from tricklecast.trickle.media.containers import Container
 from tricklecast.trickle.records import Reason
@@ -90,7 +90,7 @@ class Probe:
         self.size = 0
         self._order = order
         self._unix_us = unix_us
-        self._client = TrickleClient(transport=TrickleTransport(order.tls or True), auth=order.auth)
+        self._client = TrickleClient(order.tls or True, auth=order.auth)
         self._subscriber = Subscriber(
             order.url, start=order.start, wait_for_channel_s=order.wait_s, client=self._client
         )
@@ -221,7 +221,7 @@ class Probe:
         url = self._subscriber.url.next()
         while True:
             asked_s = anyio.current_time()
-            found = await exchange(self._client, "GET", url, timeouts=httpx.Timeout(POLL_TIMEOUT_S))
+            found = await exchange(self._client, "GET", url, timeouts=RequestTimeouts.each(POLL_TIMEOUT_S))
             now_s = anyio.current_time()
             if isinstance(found, Lost):
                 head = None  # the subscription itself says what is wrong

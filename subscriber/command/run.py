@@ -36,7 +36,6 @@ from tricklecast.trickle.amounts import count, rate, size, transferred
 from tricklecast.trickle.bearer import Bearer
 from tricklecast.trickle.client.arguments import channel_urls
 from tricklecast.trickle.client.retry import RECONNECT_S
-from tricklecast.trickle.client.transport import TrickleTransport
 from tricklecast.trickle.errors import BrokenByPeer, Position, TrickleError
 from tricklecast.trickle.terminal import RateMeter, Screen
 
@@ -179,7 +178,7 @@ class _Run:
             on_event=self._on_event,
             wait_for_channel_s=None if request.reconnect else request.wait_s,
             reconnect_s=None if request.reconnect else RECONNECT_S,
-            transport=TrickleTransport(request.tls or True),
+            verify=request.tls or True,
             auth=request.auth,
         )
         self._progress.statistics = subscriber.statistics

@@ -24,7 +24,7 @@ from tests.support.waiting import until
 from tricklecast.publisher import Publisher
 from tricklecast.subscriber import Segment, Subscriber
 from tricklecast.testing import TestServer, server
-from tricklecast.trickle.client.transport import TrickleTransport as DuplexTransport
+from tricklecast.trickle.client.bridge import TrickleTransport as DuplexTransport
 from tricklecast.trickle.errors import TrickleError
 
 CHANNELS: Final = 6

@@ -5,7 +5,7 @@ Theory of operation
 
 *The problem.* A server, or another program at its address, may send anything: a seq that is no number, a header twice,
 a megabyte of HTML as an error. The cores of both clients are state machines that must not meet any of this. They must
-not meet httpx's exceptions, either.
+not meet the transport's exceptions, either.
 
 *The idea.* :func:`exchange` is the only way from a core to the network, and it never raises for a failure of the other
 side. It returns a response whose integer headers are integers, whose texts are printable, and whose error is one line
@@ -20,16 +20,16 @@ from __future__ import annotations
 import re
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, replace
-from typing import Final
+from typing import TYPE_CHECKING, Final
 from urllib.parse import urljoin, urlsplit
 
 import anyio
-import httpx
 
 from tricklecast.trickle import wire
-from tricklecast.trickle.client.arguments import HttpxAuth
-from tricklecast.trickle.client.connection import InvalidAnswer
-from tricklecast.trickle.client.transport import LiveBody, RequestTimeouts, ResponseBody, TrickleClient
+from tricklecast.trickle.client import faults
+from tricklecast.trickle.client.faults import InvalidAnswer
+from tricklecast.trickle.client.sender import TrickleClient
+from tricklecast.trickle.client.transport import LiveBody, RequestTimeouts, ResponseBody
 from tricklecast.trickle.errors import (
     ConnectionLost,
     RemoteProtocolError,
@@ -37,6 +37,12 @@ from tricklecast.trickle.errors import (
     error_for,
     retry_after_s,
 )
+
+if TYPE_CHECKING:
+    import httpx
+
+    from tricklecast.trickle.client.arguments import HttpxAuth
+    from tricklecast.trickle.client.bridge import HttpxBody
 
 DETAIL_BYTES: Final = 1024
 """Bytes of an error's body that are read. After a longer body the connection is closed."""
@@ -177,7 +183,7 @@ class Answered:
 
 
 async def exchange(
-    http: httpx.AsyncClient,
+    http: TrickleClient | httpx.AsyncClient,
     method: str,
     url: str,
     headers: Mapping[str, str] = _NONE,
@@ -212,16 +218,16 @@ async def exchange(
             status, fields, received = await _send(http, method, url, headers, body, timeouts, auth)
         except InvalidAnswer as error:
             return Lost(RemoteProtocolError(seq=seq, detail=f"{place}{error}"))
-        except httpx.TransportError as error:
+        except faults.TransportError as error:
             why = str(error) or type(error).__name__
-            if isinstance(error, httpx.ConnectError | httpx.ConnectTimeout):
+            if isinstance(error, faults.ConnectError | faults.ConnectTimeout):
                 server = wire.redacted("/".join(url.split("/", 3)[:3]))
                 return Lost(ConnectionLost(seq=seq, detail=why, server=server), connected=False)
             lost = ConnectionLost(seq=seq, detail=f"{place}{why}")
             timeouts = timeouts or http.timeout
-            if isinstance(error, httpx.ReadTimeout):
+            if isinstance(error, faults.ReadTimeout):
                 return Lost(lost, waited_s=timeouts.read or 0.0)
-            return Lost(lost, waited_s=(isinstance(error, httpx.WriteTimeout) and timeouts.write) or 0.0)
+            return Lost(lost, waited_s=(isinstance(error, faults.WriteTimeout) and timeouts.write) or 0.0)
         answer = Answer.read(status, fields)
         target = _redirected(method, url, answer) if redirects < MAX_REDIRECTS else None
         if target is None:
@@ -246,7 +252,7 @@ def _redirected(method: str, url: str, answer: Answer) -> str | None:
 
 
 async def _send(
-    http: httpx.AsyncClient,
+    http: TrickleClient | httpx.AsyncClient,
     method: str,
     url: str,
     headers: Mapping[str, str],
@@ -258,72 +264,11 @@ async def _send(
         sent = await http.send_plain(method, url, headers, body, timeouts, auth)
         if sent is not None:
             return sent.head.status_code, sent.head.headers, sent
-    if body is not None:
-        headers = {**headers, "Transfer-Encoding": "chunked"}
-    request = http.build_request(
-        method, url, headers=headers, timeout=httpx.USE_CLIENT_DEFAULT if timeouts is None else timeouts
-    )
-    if body is not None:
-        request.stream = body
-    response: httpx.Response | None = None
-    # A transport that ignores timeouts (a program's own, or one for tests) must not wait for ever.
-    with anyio.move_on_after(None if timeouts is None or body is not None else timeouts.read):
-        response = await http.send(request, stream=True, auth=httpx.USE_CLIENT_DEFAULT if auth is None else auth)
-    if response is None:
-        raise httpx.ReadTimeout("no answer")
-    return response.status_code, response.headers.raw, response.extensions.get("body") or HttpxBody(response)
+        http = http.by_httpx()
+    from tricklecast.trickle.client import bridge  # httpx is wanted
 
-
-class HttpxBody:
-    """The body of a response that httpx received through another transport, with the methods of :class:`ResponseBody`.
-
-    The chunks are those of that transport, not the server's. After a cancelled read the body cannot be read on.
-    """
-
-    keeps_cancelled: Final = False
-
-    def __init__(self, response: httpx.Response) -> None:
-        self._response = response
-        # A mock's response has been read already: then only its decoded bytes are there.
-        self._parts = response.aiter_bytes() if response.is_stream_consumed else response.aiter_raw()
-        self._read_s: float | None = None  # the longest silence, in seconds
-        self._scope: anyio.CancelScope | None = None  # of the task that reads now
-
-    def trailer(self, name: str) -> str | None:
-        """Return the value of a trailer, if the transport has kept the trailers."""
-        trailers: Mapping[str, str] = self._response.extensions.get("trailers") or _NONE
-        return trailers.get(name)
-
-    def limit_silence(self, read_s: float | None) -> None:
-        """Make later reads raise ``httpx.ReadTimeout`` when no byte comes for ``read_s`` seconds."""
-        self._read_s = read_s
-
-    async def receive_chunk(self) -> bytes:
-        """Return the next chunk; ``b""`` at the end.
-
-        Raises:
-            httpx.TransportError: the body broke off, was silent for too long, or was closed by another task.
-        """
-        part: bytes | None = None
-        try:
-            with anyio.move_on_after(self._read_s) as self._scope:
-                part = await anext(self._parts, b"")
-        finally:
-            self._scope = None
-        if part is None:
-            raise httpx.ReadTimeout("the body was silent for too long, or was closed")
-        return part
-
-    async def receive(self) -> bytes:
-        """Do the same as :meth:`receive_chunk`."""
-        return await self.receive_chunk()
-
-    async def aclose(self) -> None:
-        """Close the body, also in a cancelled scope. A task that waits for it gets an error."""
-        if self._scope is not None:
-            self._scope.cancel()
-        with anyio.CancelScope(shield=True):
-            await self._response.aclose()
+    response, received = await bridge.send(http, method, url, headers, body, timeouts, auth)
+    return response.status_code, response.headers.raw, received
 
 
 def first_line(body: bytes) -> str:
@@ -346,7 +291,7 @@ async def _beginning(body: ResponseBody | HttpxBody, *, is_empty: bool) -> bytes
         with anyio.move_on_after(DETAIL_S):
             while len(begin) <= DETAIL_BYTES and (chunk := await body.receive()):
                 begin += chunk
-    except httpx.TransportError:
+    except faults.TransportError:
         pass  # the status counts even if the body breaks off
     finally:
         await body.aclose()

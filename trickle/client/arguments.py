@@ -8,20 +8,22 @@ from __future__ import annotations
 
 import math
 import re
+import socket
 from collections.abc import Callable, Mapping, Sequence
-from typing import Final, TypeAlias
-
-import httpx
+from typing import TYPE_CHECKING, Final, TypeAlias
 
 from tricklecast.trickle.bearer import Bearer, check_token
 from tricklecast.trickle.errors import InvalidInput, InvalidURL
 from tricklecast.trickle.paths import ChannelURL, parse_server_url
 from tricklecast.trickle.wire import split_urls
 
-HttpxAuth: TypeAlias = httpx.Auth | tuple[str, str] | Callable[[httpx.Request], httpx.Request]
+if TYPE_CHECKING:
+    import httpx
+
+HttpxAuth: TypeAlias = "httpx.Auth | tuple[str, str] | Callable[[httpx.Request], httpx.Request]"
 """Any authentication that httpx knows."""
 
-Auth: TypeAlias = str | HttpxAuth
+Auth: TypeAlias = "str | HttpxAuth"
 """A token, which is sent as ``Authorization: Bearer``, or any authentication that httpx knows."""
 
 URLs: TypeAlias = str | Sequence[str]
@@ -32,6 +34,13 @@ CONNECTION_HEADERS: Final = frozenset(
     | {"te", "trailer", "transfer-encoding", "upgrade"}
 )
 """Headers that only the transport may set, in lower case: they describe the connection and the body's framing."""
+
+MAX_PLAIN_URL: Final = 8192
+"""httpx itself takes 64 KiB."""
+
+MAX_PORT: Final = 65535
+
+_PLAIN_URL: Final = re.compile(r"https?://(?P<host>[a-z0-9_.-]+)(?::(?P<port>[0-9]{1,5}))?(?:[/?]|$)", re.ASCII | re.I)
 
 _HEADER_NAME: Final = re.compile(r"[!#$%&'*+.^_`|~0-9A-Za-z-]+", re.ASCII)
 _HEADER_VALUE: Final = re.compile(r"(?:[\x21-\x7e](?:[\t\x20-\x7e]*[\x21-\x7e])?)?", re.ASCII)
@@ -79,10 +88,28 @@ def server_url(url: str) -> str:
 
 
 def _check_sendable(url: str, sent: str) -> None:
+    if _is_plain(sent):
+        return
+    import httpx  # it knows all rules; it takes longer to load than both clients, and few URLs need it
+
     try:
         httpx.URL(sent)
     except (httpx.InvalidURL, UnicodeError) as error:  # a lone surrogate is a UnicodeError
         raise InvalidURL(url, str(error)) from None
+
+
+def _is_plain(sent: str) -> bool:
+    """Whether httpx surely takes a URL: its host is a usual name or an IPv4 address, and no character is unusual."""
+    found = _PLAIN_URL.match(sent)
+    if found is None or not sent.isascii() or not sent.isprintable() or len(sent) > MAX_PLAIN_URL:
+        return False
+    host, port = found["host"], found["port"]
+    if host.rpartition(".")[2].isdigit():
+        try:
+            socket.inet_pton(socket.AF_INET, host)
+        except OSError:
+            return False
+    return "xn--" not in host.lower() and int(port or 0) <= MAX_PORT
 
 
 def check_number(
@@ -134,6 +161,12 @@ def check_headers(headers: Mapping[str, str]) -> None:
         check_header_value(name, value)
         if name.lower() in CONNECTION_HEADERS and (name.lower(), value.lower()) != ("connection", "keep-alive"):
             raise InvalidInput(f"the client itself sets the header {name}")
+
+
+def merged(usual: Mapping[str, str], own: Mapping[str, str]) -> dict[str, str]:
+    """Return the usual headers of a client, and those of the program, which replace usual ones, in any case."""
+    named = {name.lower() for name in own}
+    return {name: value for name, value in usual.items() if name.lower() not in named} | dict(own)
 
 
 def check_header_value(name: str, value: object) -> None:

@@ -8,8 +8,6 @@ from dataclasses import dataclass
 from random import Random
 from typing import Final, Self
 
-import httpx
-
 from tricklecast.trickle import __version__, wire
 from tricklecast.trickle.client.answers import Answer, Lost, exchange
 from tricklecast.trickle.client.arguments import (
@@ -22,7 +20,8 @@ from tricklecast.trickle.client.arguments import (
     httpx_auth,
 )
 from tricklecast.trickle.client.nodes import Nodes, ask
-from tricklecast.trickle.client.transport import TrickleTransport
+from tricklecast.trickle.client.sender import TrickleClient
+from tricklecast.trickle.client.transport import RequestTimeouts
 from tricklecast.trickle.errors import ChannelNotFound, LocalProtocolError, RemoteProtocolError
 from tricklecast.trickle.paths import ChannelURL
 
@@ -81,8 +80,8 @@ class Channel:
         self._headers = {"User-Agent": USER_AGENT, **(headers or {})}
         self._auth = httpx_auth(auth)
         self._verify = verify
-        self._timeout = httpx.Timeout(timeout_s)
-        self._kept: httpx.AsyncClient | None = None  # inside a block
+        self._timeout = RequestTimeouts.each(timeout_s)
+        self._kept: TrickleClient | None = None  # inside a block
 
     async def __aenter__(self) -> Self:
         if self._kept is not None:
@@ -150,7 +149,7 @@ class Channel:
 
     async def _ask(
         self,
-        http: httpx.AsyncClient,
+        http: TrickleClient,
         method: str,
         target: Callable[[ChannelURL], str],
         headers: Mapping[str, str] | None,
@@ -160,6 +159,5 @@ class Channel:
             raise opened.error
         return opened.answer
 
-    def _client(self) -> httpx.AsyncClient:
-        transport = TrickleTransport(verify=self._verify)
-        return httpx.AsyncClient(transport=transport, headers=self._headers, auth=self._auth, timeout=self._timeout)
+    def _client(self) -> TrickleClient:
+        return TrickleClient(self._verify, headers=self._headers, auth=self._auth, timeout=self._timeout)

@@ -32,11 +32,11 @@ from typing import Final
 
 import anyio
 import anyio.lowlevel
-import httpx
 from anyio.abc import ByteStream
-from anyio.streams.tls import TLSStream
 
+from tricklecast.trickle.client import faults
 from tricklecast.trickle.client.decoder import MAX_CHUNK, BodyDecoder, InvalidBody
+from tricklecast.trickle.client.faults import InvalidAnswer, NoAnswer
 from tricklecast.trickle.client.heads import InvalidHead, ResponseHead, parse_response
 from tricklecast.trickle.client.sockets import Silence, SocketStream
 
@@ -49,14 +49,6 @@ MAX_CHUNKS: Final = 256
 
 Origin = tuple[str, str, int]
 """Scheme, host, port."""
-
-
-class NoAnswer(httpx.ReadError):
-    """The connection ended before the first byte of a response."""
-
-
-class InvalidAnswer(httpx.RemoteProtocolError):
-    """The response is not HTTP, or a cut of its body would look like its end. Asking again does not help."""
 
 
 class Connection:
@@ -95,7 +87,7 @@ class Connection:
         self._interims = 0  # interim responses to this request
         self._head: ResponseHead | None = None
         self._body: BodyDecoder | None = None
-        self._failure: httpx.TransportError | None = None  # each later read raises it again
+        self._failure: faults.TransportError | None = None  # each later read raises it again
         self._chunks = 0  # chunks since the last pause
         # Between two exchanges.
         self._expires_at = 0.0  # the connection may be reused until then
@@ -164,14 +156,14 @@ class Connection:
             last: the body ends with these bytes.
 
         Raises:
-            httpx.LocalProtocolError: the body does not have the announced length; nothing was written.
+            faults.LocalProtocolError: the body does not have the announced length; nothing was written.
         """
         if self._body_left is None:
             self._request_over = last
             return self._write([b"%x\r\n" % len(data), data, b"\r\n0\r\n\r\n" if last else b"\r\n"])
         left = self._body_left - len(data)
         if left < 0 or (last and left):
-            raise httpx.LocalProtocolError("the body does not have the length that its head announces")
+            raise faults.LocalProtocolError("the body does not have the length that its head announces")
         self._body_left = left
         self._request_over |= last
         return self._write([data])
@@ -180,10 +172,10 @@ class Connection:
         """End the request's body, unless a last chunk has done so.
 
         Raises:
-            httpx.LocalProtocolError: the body is shorter than announced.
+            faults.LocalProtocolError: the body is shorter than announced.
         """
         if self._body_left:
-            raise httpx.LocalProtocolError("the body does not have the length that its head announces")
+            raise faults.LocalProtocolError("the body does not have the length that its head announces")
         is_written = self._request_over or self._body_left == 0
         self._request_over = True
         return self._write([] if is_written else [b"0\r\n\r\n"])
@@ -223,8 +215,8 @@ class Connection:
 
         Raises:
             NoAnswer: the connection ended before a response began.
-            httpx.ReadError: the connection ended within the head.
-            httpx.ReadTimeout: the head did not come in time.
+            faults.ReadError: the connection ended within the head.
+            faults.ReadTimeout: the head did not come in time.
             InvalidAnswer: the server's bytes are not HTTP, or it sent too many interim responses.
         """
         due_at = None if within_s is None else monotonic() + within_s
@@ -239,8 +231,8 @@ class Connection:
                     self.receive_s = max(0.0, due_at - monotonic())
                 try:
                     data = await self._receive_some()
-                except httpx.ReadTimeout:
-                    raise httpx.ReadTimeout(f"no answer within {within_s:g} s") from None
+                except faults.ReadTimeout:
+                    raise faults.ReadTimeout(f"no answer within {within_s:g} s") from None
                 if isinstance(self._head_bytes, bytearray):
                     self._head_bytes += data
                 else:  # most heads come in one piece, which is not copied
@@ -267,8 +259,8 @@ class Connection:
         bytes that came, and the next call raises the error. A cancelled call loses nothing: the next one goes on.
 
         Raises:
-            httpx.ReadError: the connection ended before the body did, or was closed here.
-            httpx.ReadTimeout: no byte came for ``receive_s`` seconds. The next call goes on.
+            faults.ReadError: the connection ended before the body did, or was closed here.
+            faults.ReadTimeout: no byte came for ``receive_s`` seconds. The next call goes on.
             InvalidAnswer: the server's bytes are not HTTP.
         """
         body = self._body
@@ -282,10 +274,10 @@ class Connection:
                 if data := await self._receive_some():
                     body.feed(data)
                 elif not body.end():
-                    raise self._failed(httpx.ReadError("the connection was closed in the middle of an answer"))
-        except httpx.ReadTimeout:
+                    raise self._failed(faults.ReadError("the connection was closed in the middle of an answer"))
+        except faults.ReadTimeout:
             raise
-        except httpx.TransportError:
+        except faults.TransportError:
             if partial := body.take_partial():
                 return partial
             raise
@@ -300,7 +292,7 @@ class Connection:
         while size < MAX_CHUNK and len(parts) < MAX_CHUNKS:
             try:
                 chunk = self._next_chunk(self._body)
-            except httpx.TransportError:
+            except faults.TransportError:
                 break  # the next call raises it
             if chunk is None:
                 break
@@ -316,7 +308,7 @@ class Connection:
         except anyio.EndOfStream:
             if self._body is None:  # before an answer, or in the middle of its head
                 known = self._answered or self.origin in self._answering
-                plain = not (known or isinstance(self._stream, TLSStream))
+                plain = self._stream is self._tcp and not known
                 hint = " (a port for TLS does so: then the URL has to begin with https://)" if plain else ""
                 raise self._lost(f"the server closed the connection without an answer{hint}") from None
             return b""
@@ -324,7 +316,7 @@ class Connection:
             raise self._lost("the connection broke") from error
         except Silence:
             words = "no byte for" if self._answered else "no answer within"
-            raise httpx.ReadTimeout(f"{words} {self.receive_s:g} s") from None
+            raise faults.ReadTimeout(f"{words} {self.receive_s:g} s") from None
         self._chunks = 0
         self._answered = True
         return data
@@ -338,9 +330,9 @@ class Connection:
         except InvalidBody as error:
             raise self._failed(InvalidAnswer(str(error))) from error
 
-    def _failed(self, error: httpx.TransportError) -> httpx.TransportError:
+    def _failed(self, error: faults.TransportError) -> faults.TransportError:
         self._failure = error
         return error
 
-    def _lost(self, why: str) -> httpx.ReadError:
-        return httpx.ReadError(why) if self._answered else NoAnswer(why)
+    def _lost(self, why: str) -> faults.ReadError:
+        return faults.ReadError(why) if self._answered else NoAnswer(why)

@@ -13,7 +13,7 @@ import httpx
 
 from tricklecast.trickle.client.answers import first_line
 from tricklecast.trickle.client.arguments import Auth, httpx_auth
-from tricklecast.trickle.client.transport import InvalidAnswer, TrickleTransport
+from tricklecast.trickle.client.bridge import TrickleTransport
 from tricklecast.trickle.errors import ConnectionLost, Refused, RemoteProtocolError, TrickleError
 from tricklecast.trickle.wire import printable, redacted
 
@@ -49,7 +49,7 @@ async def ask(
         async with httpx.AsyncClient(transport=transport, timeout=within_s, auth=httpx_auth(auth)) as client:
             with anyio.fail_after(within_s):
                 return await client.request(method, root + route, json=body)
-    except InvalidAnswer as error:
+    except httpx.RemoteProtocolError as error:
         raise RemoteProtocolError(detail=f"{shown}: {error}") from error
     except TimeoutError as error:
         raise ConnectionLost(detail=f"{shown}: no answer within {within_s:g} s") from error

@@ -32,7 +32,6 @@ from fcntl import ioctl
 from termios import TIOCOUTQ
 from typing import Final
 
-import aiohappyeyeballs
 import anyio
 import anyio.lowlevel
 from anyio.abc import ByteStream
@@ -308,6 +307,8 @@ def in_trio() -> bool:
 
 
 async def _connect_asyncio(host: str, port: int) -> socket.socket:
+    import aiohappyeyeballs  # under asyncio alone, and it loads more of it
+
     found = await anyio.getaddrinfo(host, port, type=socket.SOCK_STREAM)
     try:
         return await aiohappyeyeballs.start_connection(found, happy_eyeballs_delay=STAGGER_S)

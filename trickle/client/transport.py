@@ -1,4 +1,4 @@
-"""The httpx transport of both clients: HTTP/1.1, full duplex, with chunks and trailers as the server sent them.
+"""The transport of both clients: HTTP/1.1, full duplex, with chunks and trailers as the server sent them.
 
 Theory of operation
 ===================
@@ -27,8 +27,9 @@ body is written beside it. There are two kinds of bodies:
   the time in which the server reads nothing of the body.
 - A GET whose response has neither a length nor chunks fails: its body would end with the connection, so that a part of
   a segment would look like the whole.
-- A response for httpx has its trailers in ``response.extensions["trailers"]`` (an ``httpx.Headers``, filled at the end
-  of the body) and its :class:`ResponseBody` in ``response.extensions["body"]``.
+
+*httpx* is not imported here: it takes longer to load than both clients, and a request with a token does not need it.
+:mod:`.bridge` knows httpx. It is imported where a request needs httpx (:mod:`.sender` says which do).
 
 *Ways to a server.* TCP; TLS; TLS through a proxy (:mod:`.proxies`); and the Unix socket of a URL
 ``http+unix://%2Frun%2Ftricklecast.sock/...``.
@@ -39,30 +40,26 @@ Proxies for ``http://``: one that collects request bodies would hold a live segm
 
 from __future__ import annotations
 
+import os
 import ssl
 from abc import abstractmethod
-from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable, Coroutine, Mapping
+from collections.abc import AsyncGenerator, AsyncIterable, AsyncIterator, Awaitable, Callable, Coroutine
 from dataclasses import dataclass
-from http.cookiejar import CookieJar, DefaultCookiePolicy
+from functools import lru_cache
 from typing import Any, Final, NamedTuple, Protocol
 
 import anyio
 import anyio.abc
 import anyio.lowlevel
-import anyio.to_thread
-import httpx
-from anyio.streams.tls import TLSStream
 
-from tricklecast.trickle.bearer import Bearer
-from tricklecast.trickle.client.arguments import HttpxAuth
-from tricklecast.trickle.client.connection import Connection, InvalidAnswer, NoAnswer, Origin
-from tricklecast.trickle.client.heads import Fields, InvalidHead, ResponseHead, request_head
+from tricklecast.trickle.client import faults
+from tricklecast.trickle.client.connection import Connection, Origin
+from tricklecast.trickle.client.faults import InvalidAnswer, NoAnswer
+from tricklecast.trickle.client.heads import Fields, ResponseHead
 from tricklecast.trickle.client.proxies import open_tunnel, proxy_for
 from tricklecast.trickle.client.sockets import SocketStream, connect_tcp, connect_unix, reason
 from tricklecast.trickle.client.tasks import Notifier
-from tricklecast.trickle.paths import UNIX, socket_path
-
-__all__ = ["BodyWriter", "InvalidAnswer", "LiveBody", "ResponseBody", "TrickleClient", "TrickleTransport"]
+from tricklecast.trickle.paths import UNIX
 
 KEEPALIVE_S: Final = 30.0
 """An idle connection is reused for this long: less than the server's 75 s and the usual 60 s of load balancers."""
@@ -70,9 +67,9 @@ KEEPALIVE_S: Final = 30.0
 MAX_IDLE: Final = 4
 """Idle connections per origin: a client needs one for its segment, two for preconnects, and one for a question."""
 
-_PORTS: Final = {"http": 80, "https": 443, UNIX: 0}
+PORTS: Final = {"http": 80, "https": 443, UNIX: 0}
 
-_LOCAL_HOST: Final = (b"Host", b"localhost")
+LOCAL_HOST: Final = (b"Host", b"localhost")
 """A Unix socket has no name that the server could know."""
 
 
@@ -98,8 +95,11 @@ class BodyWriter(Protocol):
         """Let other tasks run first: :meth:`LiveBody.resume` is called afterwards."""
 
 
-class LiveBody(httpx.AsyncByteStream):
-    """A request's body that writes itself. Assign it to ``request.stream``."""
+class LiveBody:
+    """A request's body that writes itself.
+
+    Iterating over it gives its chunks to a foreign transport, which reads bodies.
+    """
 
     @abstractmethod
     def start(self, writer: BodyWriter) -> None:
@@ -118,19 +118,28 @@ class LiveBody(httpx.AsyncByteStream):
     def detach(self) -> None:
         """The response has come, or the connection broke: use the writer no more."""
 
+    def __aiter__(self) -> AsyncIterator[bytes]:
+        """The chunks, from the first one."""
+        raise NotImplementedError("this body cannot be read")
+
 
 class RequestTimeouts(NamedTuple):
-    """Timeouts of one request, in seconds. httpx accepts this tuple for its ``Timeout``, which costs much more."""
+    """Timeouts of one request, in seconds; ``None``: for ever. httpx accepts this tuple for its ``Timeout``."""
 
-    connect: float | None
-    read: float | None
+    connect: float | None = None
+    read: float | None = None
     write: float | None = None
     pool: float | None = None
+
+    @classmethod
+    def each(cls, seconds: float) -> RequestTimeouts:
+        """The same time for each of connecting, reading and writing."""
+        return cls(seconds, seconds, seconds)
 
 
 @dataclass(frozen=True, slots=True)
 class RawRequest:
-    """A request without httpx's objects, ready to be sent.
+    """A request, ready to be sent.
 
     Attributes:
         origin: the server.
@@ -145,18 +154,19 @@ class RawRequest:
     origin: Origin
     method: str
     head: bytes
-    body: httpx.AsyncByteStream | None = None
+    body: LiveBody | AsyncIterable[bytes] | None = None
     body_bytes: int | None = 0
     connect_s: float | None = None
     write_s: float | None = None
     read_s: float | None = None
 
 
-class TrickleTransport(httpx.AsyncBaseTransport):
-    """Full-duplex HTTP/1.1 for httpx.
+class Pool:
+    """Sends requests in full-duplex HTTP/1.1, and keeps connections for the next ones.
 
     Args:
-        verify: ``True`` for the system's usual certificates, ``False`` for none, or an ``SSLContext``.
+        verify: ``True`` for the certificates that ``SSL_CERT_FILE`` or ``SSL_CERT_DIR`` name, else certifi's; ``False``
+            for none; or an ``SSLContext``.
         keepalive_s: how long an idle connection may be reused, in seconds.
     """
 
@@ -166,55 +176,16 @@ class TrickleTransport(httpx.AsyncBaseTransport):
         self._idle: dict[Origin, list[Connection]] = {}  # the newest connection is last, and is used first
         self._answering: set[Origin] = set()  # servers that have answered
 
-    async def handle_async_request(self, request: httpx.Request) -> httpx.Response:
+    async def send(self, request: RawRequest) -> ResponseBody:
         """Send the request and wait for the final response's head. By then the body is over, or is written no more.
 
         Raises:
-            httpx.ConnectError: no connection could be made (``ConnectTimeout``: not in time).
-            httpx.ReadError: the connection broke before the response (``ReadTimeout``: no response came in time).
-            httpx.WriteTimeout: the server has stopped reading, and did not respond.
+            ConnectError: no connection could be made (``ConnectTimeout``: not in time).
+            ReadError: the connection broke before the response (``ReadTimeout``: no response came in time).
+            WriteTimeout: the server has stopped reading, and did not respond.
             InvalidAnswer: the response is not HTTP, or a GET's body has no visible end.
-            httpx.UnsupportedProtocol: the URL is neither http nor https, nor that of a Unix socket.
-            Exception: the request's own body stream raised it.
+            Exception: the request's own body raised it.
         """
-        headers = request.headers.raw
-        if request.url.scheme == UNIX:
-            headers = [_LOCAL_HOST, *(field for field in headers if field[0].lower() != b"host")]
-        lengths = {name.lower(): value for name, value in headers}
-        chunked = b"transfer-encoding" in lengths
-        stream = request.stream
-        body = stream if isinstance(stream, httpx.AsyncByteStream) else None
-        if isinstance(stream, httpx.ByteStream):
-            body = stream if b"".join(stream) else None
-        timeout: Mapping[str, float | None] = request.extensions.get("timeout", {})
-        try:
-            head = request_head(request.method.encode(), request.url.raw_path, headers)
-        except InvalidHead as error:
-            raise httpx.LocalProtocolError(str(error)) from error
-        response = await self.send(
-            RawRequest(
-                origin_of(request.url),
-                request.method,
-                head,
-                body,
-                None if chunked else int(lengths.get(b"content-length", b"0")),
-                timeout.get("connect"),
-                timeout.get("write"),
-                timeout.get("read"),
-            )
-        )
-        extensions = {
-            "http_version": b"HTTP/" + response.head.http_version,
-            "reason_phrase": response.head.reason,
-            "trailers": response.show_trailers(),
-            "body": response,
-        }
-        return httpx.Response(
-            response.head.status_code, headers=response.head.headers, stream=response, extensions=extensions
-        )
-
-    async def send(self, request: RawRequest) -> ResponseBody:
-        """Do the same as :meth:`handle_async_request`, without httpx's objects."""
         exchange = _Exchange(self, request)
         try:
             head = await exchange.run()
@@ -242,11 +213,11 @@ class TrickleTransport(httpx.AsyncBaseTransport):
             with anyio.fail_after(connect_s):
                 stream, tcp = await self._connect(*origin)
         except TimeoutError as error:
-            raise httpx.ConnectTimeout(f"{origin[1]} did not answer in time") from error
+            raise faults.ConnectTimeout(f"{origin[1]} did not answer in time") from error
         except (anyio.BrokenResourceError, anyio.EndOfStream) as error:
-            raise httpx.ConnectError("the connection was closed during the TLS handshake") from error
+            raise faults.ConnectError("the connection was closed during the TLS handshake") from error
         except (OSError, UnicodeError) as error:  # UnicodeError: not a host name
-            raise httpx.ConnectError(reason(error)) from error
+            raise faults.ConnectError(reason(error)) from error
         return Connection(origin, stream, tcp, self._answering)
 
     def release(self, connection: Connection) -> None:
@@ -271,6 +242,8 @@ class TrickleTransport(httpx.AsyncBaseTransport):
         proxy = proxy_for(host)
         tcp = await (connect_tcp(host, port) if proxy is None else open_tunnel(proxy, host, port))
         try:
+            from anyio.streams.tls import TLSStream  # with https alone
+
             # Not standard_compatible: HTTP has its own framing, and servers often leave TLS' closing handshake out.
             return await TLSStream.wrap(tcp, hostname=host, ssl_context=context, standard_compatible=False), tcp
         except BaseException:
@@ -278,104 +251,41 @@ class TrickleTransport(httpx.AsyncBaseTransport):
             raise
 
     async def _context(self) -> ssl.SSLContext:
-        # In a thread: reading the system's certificates takes tens of milliseconds.
         if not isinstance(self._verify, ssl.SSLContext):
-            verify = self._verify
-            context = await anyio.to_thread.run_sync(lambda: httpx.create_ssl_context(verify=verify))
-            context.set_alpn_protocols(["http/1.1"])
-            self._verify = context
+            files = (os.environ.get("SSL_CERT_FILE"), os.environ.get("SSL_CERT_DIR")) if self._verify else None
+            # In a thread: reading certificates takes tens of milliseconds.
+            self._verify = await anyio.to_thread.run_sync(_tls_context, files)
         return self._verify
 
 
-def origin_of(url: httpx.URL) -> Origin:
-    """Return scheme, host and port of a URL; of a Unix socket, its path is the host.
-
-    Raises:
-        httpx.UnsupportedProtocol: no connection of this kind can be made.
-    """
-    if url.scheme not in _PORTS:
-        raise httpx.UnsupportedProtocol(f"not http or https: {url}")
-    host = socket_path(url.host) if url.scheme == UNIX else url.host
-    return url.scheme, host, url.port or _PORTS[url.scheme]
-
-
-class TrickleClient(httpx.AsyncClient):
-    """An httpx client that can send a plain request without httpx's objects.
-
-    httpx makes objects for URLs and headers, and generators for redirects and authentication. They cost more CPU than
-    the rest of a small segment. So :meth:`send_plain` goes straight to the transport, with a token as a header. httpx
-    does what it alone can do: other kinds of authentication, and other transports.
-    """
-
-    def __init__(self, *, transport: httpx.AsyncBaseTransport, auth: HttpxAuth | None = None, **options: Any) -> None:
-        no_cookies = CookieJar(DefaultCookiePolicy(allowed_domains=()))
-        super().__init__(transport=transport, cookies=no_cookies, auth=auth, **options)
-        self._usual_auth = auth
-        self._is_ours = (
-            isinstance(transport, TrickleTransport)
-            and type(transport).handle_async_request is TrickleTransport.handle_async_request
-        )
-        self._usual = {name.lower(): (name, value) for name, value in self.headers.raw}  # the client's own headers
-        self._origins: dict[str, tuple[Origin, bytes]] = {}  # origin and Host header, by "http://host:port"
-
-    async def send_plain(
-        self,
-        method: str,
-        url: str,
-        headers: Mapping[str, str],
-        body: LiveBody | None,
-        timeouts: httpx.Timeout | RequestTimeouts | None,
-        auth: HttpxAuth | None = None,
-    ) -> ResponseBody | None:
-        """Send a request without httpx's objects.
-
-        Args:
-            method, url, headers: as in httpx.
-            body: sent in chunks.
-            timeouts, auth: instead of the client's.
-
-        Returns:
-            The response's body, which has its head. ``None``: nothing was sent, and the caller must use httpx's own
-            ``send()``.
-
-        Raises:
-            httpx.TransportError: see :meth:`TrickleTransport.handle_async_request`.
-        """
-        auth = auth or self._usual_auth
-        is_plain = self._is_ours and (auth is None or isinstance(auth, Bearer))
-        if not is_plain or self.is_closed or "@" in url or not url.isascii():
-            return None
-        root = url.find("/", url.find("//") + 2)
-        if (known := self._origins.get(url[:root])) is None:
-            parsed = httpx.URL(url[:root])
-            host = _LOCAL_HOST[1] if parsed.scheme == UNIX else parsed.netloc
-            known = self._origins[url[:root]] = (origin_of(parsed), host)
-        origin, host = known
-        fields = {b"host": (b"Host", host), **self._usual}
-        for name, value in headers.items():
-            raw = name.encode()
-            fields[raw.lower()] = (raw, value.encode())
-        if isinstance(auth, Bearer):
-            fields[b"authorization"] = (b"Authorization", f"Bearer {auth.token}".encode())
-        if body is not None:
-            fields[b"transfer-encoding"] = (b"Transfer-Encoding", b"chunked")
-        try:
-            head = request_head(method.encode(), url[root:].encode(), fields.values())
-        except InvalidHead as error:
-            raise httpx.LocalProtocolError(str(error)) from error
-        timeouts = timeouts or self.timeout
-        length = 0 if body is None else None
-        request = RawRequest(origin, method, head, body, length, timeouts.connect, timeouts.write, timeouts.read)
-        transport = self._transport
-        assert isinstance(transport, TrickleTransport)
-        return await transport.send(request)
-
-
-class ResponseBody(httpx.AsyncByteStream):
-    """The body of a response. At its end, or when it is closed, it gives its connection back to the transport.
+@lru_cache(maxsize=4)  # a program with many clients reads the certificates once
+def _tls_context(files: tuple[str | None, str | None] | None) -> ssl.SSLContext:
+    """Return what a server's certificate is checked against.
 
     Args:
-        transport: takes the connection back.
+        files: a file and a folder of certificates, instead of certifi's, of which the first one that is named counts:
+            as in httpx. ``None``: nothing is checked.
+    """
+    if files is None:
+        context = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
+        context.check_hostname = False
+        context.verify_mode = ssl.CERT_NONE
+    elif any(files):
+        file, folder = files
+        context = ssl.create_default_context(cafile=file or None, capath=None if file else folder)
+    else:
+        import certifi  # with https alone
+
+        context = ssl.create_default_context(cafile=certifi.where())
+    context.set_alpn_protocols(["http/1.1"])
+    return context
+
+
+class ResponseBody:
+    """The body of a response. At its end, or when it is closed, it gives its connection back to the pool.
+
+    Args:
+        pool: takes the connection back.
         connection: carries the body.
         head: the response's head.
         read_s: the longest silence within the body, in seconds; ``None``: no limit.
@@ -383,22 +293,21 @@ class ResponseBody(httpx.AsyncByteStream):
     Attributes:
         head: the response's head.
         keeps_cancelled: a cancelled read loses nothing; the next read goes on.
+        on_trailers: called with the trailers at the body's end.
     """
 
     keeps_cancelled: Final = True
 
-    def __init__(
-        self, transport: TrickleTransport, connection: Connection, head: ResponseHead, read_s: float | None
-    ) -> None:
+    def __init__(self, pool: Pool, connection: Connection, head: ResponseHead, read_s: float | None) -> None:
         self.head = head
+        self.on_trailers: Callable[[Fields], None] | None = None
         self._trailers: Fields = []  # filled at the body's end
-        self._shown: httpx.Headers | None = None  # the trailers for httpx, if somebody asked for them
-        self._transport = transport
+        self._pool = pool
         self._connection: Connection | None = connection  # None once it was given back
         self.limit_silence(read_s)
 
     def limit_silence(self, read_s: float | None) -> None:
-        """Make later reads raise ``httpx.ReadTimeout`` when no byte comes for ``read_s`` seconds."""
+        """Make later reads raise ``ReadTimeout`` when no byte comes for ``read_s`` seconds."""
         if self._connection is not None:
             self._connection.receive_s = read_s
 
@@ -411,18 +320,12 @@ class ResponseBody(httpx.AsyncByteStream):
                     return value.decode("utf-8", "replace")
         return None
 
-    def show_trailers(self) -> httpx.Headers:
-        """Return an ``httpx.Headers`` that is filled with the trailers at the body's end."""
-        # Made on request: an httpx.Headers costs as much CPU as a small segment.
-        self._shown = httpx.Headers()
-        return self._shown
-
     async def receive_chunk(self) -> bytes:
         """Return the next chunk as the server sent it (a long one in pieces); ``b""`` at the end, or once closed.
 
         Raises:
-            httpx.ReadError: the connection ended before the body did, or another task closed it.
-            httpx.ReadTimeout: the body was silent for too long.
+            ReadError: the connection ended before the body did, or another task closed it.
+            ReadTimeout: the body was silent for too long.
             InvalidAnswer: the server's bytes are not HTTP.
         """
         connection = self._connection
@@ -439,25 +342,17 @@ class ResponseBody(httpx.AsyncByteStream):
 
     def _end(self, connection: Connection) -> bytes:
         self._trailers = connection.trailers
-        if self._shown is not None:
-            self._shown.update(httpx.Headers(self._trailers))
+        if self.on_trailers is not None:
+            self.on_trailers(self._trailers)
         self.close()
         return b""
 
-    def __aiter__(self) -> ResponseBody:
-        return self
-
-    async def __anext__(self) -> bytes:
-        if chunk := await self.receive_chunk():
-            return chunk
-        raise StopAsyncIteration
-
     def close(self) -> None:
-        """Give the connection back. A task that waits for the body gets ``httpx.ReadError``. May be called twice."""
+        """Give the connection back. A task that waits for the body gets ``ReadError``. May be called twice."""
         connection, self._connection = self._connection, None
         if connection is not None:
             connection.receive_s = None
-            self._transport.release(connection)
+            self._pool.release(connection)
 
     async def aclose(self) -> None:
         """Do the same as :meth:`close`."""
@@ -467,8 +362,8 @@ class ResponseBody(httpx.AsyncByteStream):
 class _Exchange:
     """One request, up to the head of its response. To a live body it is the :class:`BodyWriter`."""
 
-    def __init__(self, transport: TrickleTransport, request: RawRequest) -> None:
-        self._transport = transport
+    def __init__(self, pool: Pool, request: RawRequest) -> None:
+        self._pool = pool
         self._request = request
         self._connection: Connection | None = None  # the one of the present attempt
         self._head_sent = False  # on the present connection
@@ -514,7 +409,7 @@ class _Exchange:
 
     async def _attempt(self, *, fresh: bool) -> ResponseHead:
         request = self._request
-        connection = self._connection = await self._transport.acquire(request.origin, request.connect_s, fresh=fresh)
+        connection = self._connection = await self._pool.acquire(request.origin, request.connect_s, fresh=fresh)
         body = request.body
         has_left = connection.write_head(request.head, request.body_bytes)
         if self._body_over and not isinstance(body, LiveBody):
@@ -548,7 +443,7 @@ class _Exchange:
                 continue
             # The server still acknowledges bytes of the body: wait for another read_s.
             if not 0 < self.connection.unacknowledged < self._unacknowledged:
-                raise httpx.ReadTimeout(f"no answer within {self._request.read_s:g} s")
+                raise faults.ReadTimeout(f"no answer within {self._request.read_s:g} s")
 
     def _checked(self, head: ResponseHead) -> ResponseHead:
         if self._request.method == "GET" and head.status_code == 200 and not head.chunked and head.length is None:
@@ -615,7 +510,7 @@ class _Exchange:
 
     # A body that is an iterator.
 
-    async def _write_stream(self, stream: httpx.AsyncByteStream) -> None:
+    async def _write_stream(self, stream: AsyncIterable[bytes]) -> None:
         """Write a body until it ends or the server reads no more."""
         chunks = aiter(stream)
         try:
@@ -641,7 +536,7 @@ class _Exchange:
         try:
             return await self.connection.flush(self._request.write_s)
         except TimeoutError as error:
-            raise httpx.WriteTimeout(f"the server has read nothing for {self._request.write_s:g} s") from error
+            raise faults.WriteTimeout(f"the server has read nothing for {self._request.write_s:g} s") from error
 
 
 async def _close(iterator: AsyncIterator[bytes]) -> None:

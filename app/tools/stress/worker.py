@@ -26,7 +26,6 @@ from tricklecast.app.tools.stress.runner import Health, messages, send
 from tricklecast.publisher.client import Publisher
 from tricklecast.subscriber.client import Subscriber
 from tricklecast.trickle import wire
-from tricklecast.trickle.client.transport import TrickleTransport
 from tricklecast.trickle.errors import ConnectionLost, TrickleError, error_for
 from tricklecast.trickle.terminal import client_tls
 
@@ -250,7 +249,7 @@ class _Subscriber(_Client):
         """Read until the channel ends, or until the run does if that is earlier."""
         command, error = self._command, "it was still reading when the run ended"
         reader = SubscriberCheck(self._plan, self._channel, self._number, command.found)
-        subscriber = Subscriber(self._url, start=0, transport=TrickleTransport(command.tls or True))
+        subscriber = Subscriber(self._url, start=0, verify=command.tls or True)
         reported, self.waiting = 0, self._plan.load.segments
         async with anyio.create_task_group() as tasks:
             tasks.start_soon(self._cancel_at_the_end, tasks.cancel_scope)

@@ -12,8 +12,10 @@ import pytest
 from tests.support.peers import Peer, fake_server, run
 from tricklecast.trickle import wire
 from tricklecast.trickle.client import answers
-from tricklecast.trickle.client.answers import Answer, Answered, HttpxBody, Lost, exchange, first_line
-from tricklecast.trickle.client.transport import BodyWriter, LiveBody, TrickleClient, TrickleTransport
+from tricklecast.trickle.client.answers import Answer, Answered, Lost, exchange, first_line
+from tricklecast.trickle.client.bridge import TrickleTransport
+from tricklecast.trickle.client.sender import TrickleClient
+from tricklecast.trickle.client.transport import BodyWriter, LiveBody, RequestTimeouts
 from tricklecast.trickle.errors import ChannelEnded, ConnectionLost, Refused, RemoteProtocolError, SegmentMissing
 
 
@@ -168,55 +170,6 @@ def test_a_body_that_is_wanted_stays_open() -> None:
     run(main())
 
 
-def test_bodies_of_other_transports_are_read_as_well() -> None:
-    """They are streamed, or were read before."""
-
-    async def main() -> None:
-        async def parts() -> object:
-            yield b"a"
-            yield b"b"
-
-        streamed = httpx.Response(200, content=parts())  # type: ignore[arg-type]
-        filled = httpx.Response(200, content=b"ab")
-        for response, expected in ((streamed, [b"a", b"b"]), (filled, [b"ab"])):
-            if response is filled:
-                await response.aread()
-            body, got = HttpxBody(response), list[bytes]()
-            assert not body.keeps_cancelled
-            while chunk := await (body.receive() if got else body.receive_chunk()):
-                got.append(chunk)
-            assert got == expected
-            assert body.trailer(wire.SIZE) is None
-
-    run(main())
-
-
-def test_a_body_of_another_transport_is_silent_or_closed() -> None:
-    """Silence and a close end a read that waits."""
-
-    async def main() -> None:
-        async def parts() -> object:
-            yield b"a"
-            await anyio.sleep_forever()
-
-        async def read(body: HttpxBody) -> None:
-            with pytest.raises(httpx.ReadTimeout):
-                await body.receive()
-
-        silent, closed = (HttpxBody(httpx.Response(200, content=parts())) for _ in range(2))  # type: ignore[arg-type]
-        silent.limit_silence(0.02)
-        for body in (silent, closed):
-            assert await body.receive() == b"a"
-            async with anyio.create_task_group() as tasks:
-                tasks.start_soon(read, body)
-                if body is closed:
-                    await anyio.wait_all_tasks_blocked()
-                    await body.aclose()
-        await silent.aclose()
-
-    run(main())
-
-
 async def exchanged(method: str, *replies: tuple[int, str]) -> tuple[Answered | Lost, list[str]]:
     """What comes of a request to a server that redirects, and the paths that it was asked for."""
     paths: list[str] = []
@@ -228,7 +181,7 @@ async def exchanged(method: str, *replies: tuple[int, str]) -> tuple[Answered | 
                 status, location = replies[len(paths) - 1]
                 await peer.answer(status, {"Location": location.format(root=root)} if location else {})
 
-    async with fake_server(script) as server, TrickleClient(transport=TrickleTransport(), timeout=5.0) as http:
+    async with fake_server(script) as server, TrickleClient(timeout=RequestTimeouts.each(5.0)) as http:
         root = server.base.removesuffix("/trickle")
         return await exchange(http, method, f"{root}/old/cam/next"), paths
 
@@ -272,7 +225,7 @@ class Fixed(LiveBody):
 
 
 @pytest.mark.parametrize(("kind", "user"), [(TrickleClient, ""), (TrickleClient, "me@"), (httpx.AsyncClient, "")])
-def test_a_live_body_is_sent_in_chunks(kind: type[httpx.AsyncClient], user: str) -> None:
+def test_a_live_body_is_sent_in_chunks(kind: type[httpx.AsyncClient] | type[TrickleClient], user: str) -> None:
     """It goes straight to the transport, or through httpx if there is authentication."""
 
     async def script(peer: Peer) -> None:
@@ -282,7 +235,10 @@ def test_a_live_body_is_sent_in_chunks(kind: type[httpx.AsyncClient], user: str)
         await peer.answer(200, {wire.SEQ: "4"})
 
     async def main() -> None:
-        async with fake_server(script) as server, kind(transport=TrickleTransport(), timeout=5.0) as http:
+        async with (
+            fake_server(script) as server,
+            kind(transport=TrickleTransport(), timeout=httpx.Timeout(5.0)) as http,
+        ):
             opened = await exchange(http, "POST", server.base.replace("//", f"//{user}"), body=Fixed())
             assert isinstance(opened, Answered)
             assert opened.answer.natural(wire.SEQ) == 4

@@ -16,6 +16,7 @@ from tricklecast.trickle.client.arguments import (
     check_headers,
     check_number,
     httpx_auth,
+    merged,
     server_url,
 )
 from tricklecast.trickle.errors import InvalidInput, InvalidURL
@@ -150,3 +151,8 @@ def test_a_token_that_cannot_be_sent(token: str) -> None:
     with pytest.raises(InvalidInput) as raised:
         httpx_auth(token)
     assert token.strip() not in str(raised.value) or not token
+
+
+def test_headers_of_the_program_replace_usual_ones() -> None:
+    """In any case of their letters."""
+    assert merged({"User-Agent": "a", "X": "b"}, {"user-agent": "c"}) == {"X": "b", "user-agent": "c"}

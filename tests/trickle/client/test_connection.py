@@ -17,10 +17,12 @@ from tests.subscriber.fake import Exchange, FakeServer, Handler, fake, run
 from tests.support.certificates import make_certificate
 from tests.support.streams import serve_streams
 from tricklecast.trickle import wire
-from tricklecast.trickle.client.connection import MAX_CHUNKS, MAX_INTERIM, Connection, InvalidAnswer, NoAnswer
+from tricklecast.trickle.client import faults
+from tricklecast.trickle.client.bridge import TrickleTransport
+from tricklecast.trickle.client.connection import MAX_CHUNKS, MAX_INTERIM, Connection
 from tricklecast.trickle.client.decoder import MAX_CHUNK
 from tricklecast.trickle.client.sockets import connect_tcp
-from tricklecast.trickle.client.transport import MAX_IDLE, TrickleTransport
+from tricklecast.trickle.client.transport import MAX_IDLE
 
 
 def client(server: FakeServer, tls: ssl.SSLContext | None = None) -> httpx.AsyncClient:
@@ -140,7 +142,7 @@ class TestBodies:
 
         async def main() -> None:
             async with fake(handler) as server, client(server) as http:
-                with pytest.raises(InvalidAnswer):
+                with pytest.raises(httpx.RemoteProtocolError):
                     await http.get("/")
 
         run(main)
@@ -253,7 +255,7 @@ class TestJoined:
                 while got != b"abc":
                     got += await body.receive()
                 for _ in range(2):
-                    with pytest.raises(InvalidAnswer):
+                    with pytest.raises(faults.InvalidAnswer):
                         await body.receive()
 
         run(main)
@@ -284,7 +286,7 @@ class TestJoined:
                 body = response.extensions["body"]
                 body.limit_silence(0.05)
                 for _ in range(2):
-                    with pytest.raises(httpx.ReadTimeout, match=r"no byte for 0\.05 s"):
+                    with pytest.raises(faults.ReadTimeout, match=r"no byte for 0\.05 s"):
                         await body.receive_chunk()
                 body.limit_silence(None)
                 go.set()
@@ -309,7 +311,7 @@ class TestJoined:
                 async with anyio.create_task_group() as tasks:
 
                     async def read() -> None:
-                        with pytest.raises(httpx.ReadError):
+                        with pytest.raises(faults.ReadError):
                             await body.receive()
 
                     tasks.start_soon(read)
@@ -395,9 +397,9 @@ class TestWriting:
                 connection = Connection(("http", "h", 80), tcp, tcp)
                 connection.write_head(HEAD, 3)
                 for data, last in ((b"abcd", False), (b"ab", True)):
-                    with pytest.raises(httpx.LocalProtocolError):
+                    with pytest.raises(faults.LocalProtocolError):
                         connection.write_body(data, last=last)
-                with pytest.raises(httpx.LocalProtocolError):
+                with pytest.raises(faults.LocalProtocolError):
                     connection.end_body()
                 connection.close()
 
@@ -415,7 +417,7 @@ class TestWriting:
             while connection.write_body(b"x"):
                 await anyio.lowlevel.checkpoint()
             assert not await connection.flush(1)
-            with pytest.raises(NoAnswer):
+            with pytest.raises(faults.ReadError):
                 await connection.answer()
             connection.close()
             assert connection.unacknowledged == 0
@@ -537,7 +539,7 @@ class TestFaults:
         async def main() -> None:
             async with fake(handler) as server:
                 async with client(server) as http:
-                    with pytest.raises(InvalidAnswer):
+                    with pytest.raises(httpx.RemoteProtocolError):
                         await http.get("/")
                 await server.all_closed()
 
@@ -556,7 +558,7 @@ class TestFaults:
             async with fake(handler) as server, client(server) as http, http.stream("GET", "/") as response:
                 chunks = response.aiter_raw()
                 assert await anext(chunks) == b"good"
-                with pytest.raises(InvalidAnswer):
+                with pytest.raises(httpx.RemoteProtocolError):
                     await anext(chunks)
 
         run(main)
@@ -729,7 +731,7 @@ class TestInterimAnswers:
 
         async def main() -> None:
             async with fake(handler) as server, client(server) as http:
-                with pytest.raises(InvalidAnswer, match="101 interim answers"):
+                with pytest.raises(httpx.RemoteProtocolError, match="101 interim answers"):
                     await http.get("/")
 
         run(main)

@@ -14,7 +14,6 @@ from tests.support.local import local_server
 from tests.support.peers import run
 from tricklecast import ChannelInfo, Publisher, list_channels, sync
 from tricklecast.trickle.client.listing import fetch_channels
-from tricklecast.trickle.client.transport import InvalidAnswer
 from tricklecast.trickle.errors import ConnectionLost, InvalidInput, InvalidURL, Refused, RemoteProtocolError
 
 CHANNEL = {
@@ -67,7 +66,7 @@ def test_any_url_on_the_server_will_do(url: str) -> None:
         (httpx.Response(503, text="draining"), Refused),
         (httpx.ConnectError("Connection refused"), ConnectionLost),
         (httpx.ReadTimeout(""), ConnectionLost),
-        (InvalidAnswer("SSH-2.0"), RemoteProtocolError),
+        (httpx.RemoteProtocolError("SSH-2.0"), RemoteProtocolError),
         (TimeoutError(), ConnectionLost),
     ],
 )

@@ -12,7 +12,8 @@ import pytest
 from tests.support.peers import Head, Peer, fake_server, run
 from tricklecast.trickle.client.answers import Answered, Lost, exchange
 from tricklecast.trickle.client.proxies import PORT, Proxy, open_tunnel, proxy_for
-from tricklecast.trickle.client.transport import TrickleClient, TrickleTransport
+from tricklecast.trickle.client.sender import TrickleClient
+from tricklecast.trickle.client.transport import RequestTimeouts
 from tricklecast.trickle.errors import ConnectionLost
 
 
@@ -82,7 +83,7 @@ def test_a_request_goes_through_the_proxy(certificate: Path, monkeypatch: pytest
         async with fake_server(script, tls=context) as server, fake_server(proxy) as between:
             address = between.base.removesuffix("/trickle").replace("//", "//me:se%20cret@")
             monkeypatch.setenv("HTTPS_PROXY", address)
-            async with TrickleClient(transport=TrickleTransport(trust), timeout=5.0) as http:
+            async with TrickleClient(trust, timeout=RequestTimeouts.each(5.0)) as http:
                 found = await exchange(http, "GET", f"{server.base}/cam/next")
             assert isinstance(found, Answered)
             [head] = asked
@@ -123,7 +124,7 @@ def test_a_proxy_that_is_away_is_a_lost_connection(monkeypatch: pytest.MonkeyPat
     monkeypatch.setenv("HTTPS_PROXY", "http://127.0.0.1:1")
 
     async def main() -> None:
-        async with TrickleClient(transport=TrickleTransport(ssl.create_default_context()), timeout=5.0) as http:
+        async with TrickleClient(ssl.create_default_context(), timeout=RequestTimeouts.each(5.0)) as http:
             found = await exchange(http, "GET", "https://host.invalid/trickle/cam/next")
         assert isinstance(found, Lost)
         assert not found.connected

@@ -7,20 +7,18 @@ import contextlib
 import ssl
 from collections.abc import AsyncIterator
 from pathlib import Path
-from urllib.parse import quote
+from urllib.parse import urlsplit
 
 import anyio
 import anyio.lowlevel
 import httpx
 import pytest
 
-from tests.support.peers import Head, Peer, fake_server, run
-from tricklecast.trickle.bearer import Bearer
-from tricklecast.trickle.client.answers import Answered, exchange
+from tests.support.peers import Peer, fake_server, run
+from tricklecast.trickle.client.bridge import Streamed, TrickleTransport
 from tricklecast.trickle.client.connection import Connection
 from tricklecast.trickle.client.sockets import SocketStream
-from tricklecast.trickle.client.transport import BodyWriter, InvalidAnswer, LiveBody, TrickleClient, TrickleTransport
-from tricklecast.trickle.paths import ChannelURL
+from tricklecast.trickle.client.transport import BodyWriter, LiveBody, Pool, RawRequest, RequestTimeouts
 
 EMPTY_200 = b"HTTP/1.1 200 OK\r\nContent-Length: 0\r\n\r\n"
 
@@ -153,7 +151,7 @@ class Written(LiveBody):
 def live(http: httpx.AsyncClient, url: str, body: LiveBody) -> httpx.Request:
     """A request with a live body."""
     request = http.build_request("POST", url, headers={"Transfer-Encoding": "chunked"})
-    request.stream = body
+    request.stream = Streamed(body)
     return request
 
 
@@ -529,7 +527,7 @@ def test_a_stale_connection_is_not_replaced_after_a_body_byte() -> None:
     ids=["nothing", "half a word", "half a head", "another protocol", "huge header", "interim only"],
 )
 def test_a_connection_that_ends_without_an_answer(answer: bytes, error: type[Exception]) -> None:
-    """No response, or a part of one, is a ReadError; a wrong one is InvalidAnswer."""
+    """No response, or a part of one, is a ReadError; a wrong one is a RemoteProtocolError."""
 
     async def main() -> None:
         async def script(peer: Peer) -> None:
@@ -670,7 +668,7 @@ def test_an_end_that_cannot_be_told_from_a_cut_is_refused() -> None:
             await peer.send(b"HTTP/1.1 200 OK\r\n\r\nbody")
 
         async with fake_server(script) as server, client() as http:
-            with pytest.raises(InvalidAnswer):
+            with pytest.raises(httpx.RemoteProtocolError):
                 await http.get(server.base)
             assert (await http.delete(server.base)).text == "body"
 
@@ -913,71 +911,6 @@ def test_a_body_shorter_than_announced_is_a_local_error(length: str) -> None:
     run(main())
 
 
-def test_a_header_that_http_does_not_allow_is_a_local_error() -> None:
-    """Nothing is sent, neither through httpx nor past it."""
-
-    async def main() -> None:
-        async with TrickleClient(transport=TrickleTransport()) as http:
-            with pytest.raises(httpx.LocalProtocolError):
-                await http.get("http://127.0.0.1:1/", headers={"X": "a\r\nY: b"})
-            with pytest.raises(httpx.LocalProtocolError):
-                await http.send_plain("GET", "http://127.0.0.1:1/", {"X": "a\r\nY: b"}, None, None)
-
-    run(main())
-
-
-@pytest.mark.parametrize("is_own", [True, False])
-def test_a_token_takes_the_short_way(is_own: bool) -> None:
-    """The client's token, or the one of this request, is a header, and goes before one that the caller set."""
-
-    async def main() -> None:
-        heads: list[Head] = []
-        tokens = iter(["one", "two"])
-
-        async def script(peer: Peer) -> None:
-            for _ in range(2):
-                heads.append(await peer.head())
-                await peer.answer(200)
-
-        bearer = Bearer(lambda: next(tokens))
-        own, asked = (bearer, None) if is_own else (None, bearer)
-        headers = {"authorization": "Basic x"}
-        async with fake_server(script) as server, TrickleClient(transport=TrickleTransport(), auth=own) as http:
-            for _ in range(2):
-                response = await http.send_plain("GET", f"{server.base}/c/1", headers, None, None, asked)
-                assert response is not None
-                response.close()
-        assert [head.headers["authorization"] for head in heads] == ["Bearer one", "Bearer two"]
-
-    run(main())
-
-
-@pytest.mark.parametrize("kind", [TrickleClient, httpx.AsyncClient])
-def test_a_unix_socket_is_asked_like_a_host(kind: type[httpx.AsyncClient], tmp_path: Path) -> None:
-    """Its path may have capitals. It has no name, so the Host is localhost."""
-
-    async def main() -> None:
-        heads: list[Head] = []
-
-        async def serve(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-            peer = Peer(0, reader, writer)
-            heads.append(await peer.head())
-            await peer.answer(200)
-            writer.close()
-
-        url = ChannelURL.parse(f"http+unix://{quote(str(tmp_path / 'A.sock'), safe='')}/trickle/cam")
-        async with (
-            await asyncio.start_unix_server(serve, tmp_path / "A.sock"),
-            kind(transport=TrickleTransport(), timeout=5.0) as http,
-        ):
-            found = await exchange(http, "GET", url.next())
-        assert isinstance(found, Answered)
-        [head] = heads
-        assert (head.path, head.headers["host"]) == ("/trickle/cam/next", "localhost")
-
-    run(main())
-
-
 def test_idle_connections_are_bounded_and_expire() -> None:
     """At most four are kept, none beyond its time."""
 
@@ -998,7 +931,7 @@ def test_idle_connections_are_bounded_and_expire() -> None:
             async with anyio.create_task_group() as tasks:
                 for _ in range(6):
                     tasks.start_soon(http.get, server.base)
-            assert sum(len(idle) for idle in transport._idle.values()) == 4
+            assert sum(len(idle) for idle in transport.pool._idle.values()) == 4
             everybody = asyncio.Barrier(1)
             await http.get(server.base)
             assert len(server.peers) == 7
@@ -1062,34 +995,6 @@ def test_a_connection_that_is_not_made_in_time(monkeypatch: pytest.MonkeyPatch) 
     run(main())
 
 
-def test_a_plain_request_may_have_a_live_body() -> None:
-    """It is sent in chunks; the second request reuses the server's origin."""
-
-    async def main() -> None:
-        bodies: list[list[bytes]] = []
-
-        async def script(peer: Peer) -> None:
-            for _ in range(2):
-                head = await peer.head()
-                assert head.headers["transfer-encoding"] == "chunked"
-                bodies.append(await peer.body())
-                await peer.answer(200)
-
-        class Short(Written):
-            def start(self, writer: BodyWriter) -> None:
-                writer.write(b"all", last=True)
-
-        async with fake_server(script) as server, TrickleClient(transport=TrickleTransport()) as http:
-            for _ in range(2):
-                response = await http.send_plain("POST", f"{server.base}/c/1", {}, Short(), None)
-                assert response is not None
-                assert response.head.status_code == 200
-                await response.aclose()
-        assert bodies == [[b"all"]] * 2
-
-    run(main())
-
-
 def test_a_live_body_that_nobody_reads_any_more_waits_for_the_answer(monkeypatch: pytest.MonkeyPatch) -> None:
     """After a rejected write the response may still be on its way."""
 
@@ -1114,53 +1019,6 @@ def test_a_live_body_that_nobody_reads_any_more_waits_for_the_answer(monkeypatch
     run(main())
 
 
-def test_a_plain_request_takes_the_short_way() -> None:
-    """It has the client's headers and its own. With authentication, httpx sends it."""
-
-    async def main() -> None:
-        heads: list[Head] = []
-
-        async def script(peer: Peer) -> None:
-            heads.append(await peer.head())
-            await peer.answer(200)
-
-        async with fake_server(script) as server:
-            root = server.base.removesuffix("/trickle")
-            async with TrickleClient(transport=TrickleTransport(), headers={"User-Agent": "a", "X": "b"}) as http:
-                response = await http.send_plain("GET", f"{root}/c/1?token=a", {"user-agent": "c"}, None, None)
-                assert response is not None
-                assert (response.head.status_code, await response.receive()) == (200, b"")
-            assert await http.send_plain("GET", root, {}, None, None) is None  # it is closed
-            async with TrickleClient(transport=TrickleTransport(), auth=("user", "secret")) as http:
-                assert await http.send_plain("GET", f"{root}/c/3", {}, None, None) is None
-        [head] = heads
-        assert (head.method, head.path, head.headers["host"]) == ("GET", "/c/1?token=a", root.partition("//")[2])
-        assert (head.headers["user-agent"], head.headers["x"]) == ("c", "b")
-
-    run(main())
-
-
-@pytest.mark.parametrize("auth", [None, ("user", "secret")], ids=["plain", "httpx"])
-def test_no_cookie_is_kept(auth: tuple[str, str] | None) -> None:
-    """The next request carries none that a server set, and those that the program set."""
-
-    async def main() -> None:
-        heads: list[Head] = []
-
-        async def script(peer: Peer) -> None:
-            for number in range(2):
-                heads.append(await peer.head())
-                await peer.answer(200, {"Set-Cookie": f"c{number}=" + "x" * 4000})
-
-        http = TrickleClient(transport=TrickleTransport(), auth=auth, headers={"Cookie": "own=1"})
-        async with fake_server(script) as server, http:
-            for number in range(2):
-                assert isinstance(await exchange(http, "GET", f"{server.base}/c/{number}"), Answered)
-        assert [head.headers["cookie"] for head in heads] == ["own=1", "own=1"]
-
-    run(main())
-
-
 def test_a_flood_of_interim_answers_stops_a_body() -> None:
     """A request with a body ends if its server sends only interim responses."""
 
@@ -1173,7 +1031,7 @@ def test_a_flood_of_interim_answers_stops_a_body() -> None:
                     await peer.writer.drain()
 
         async with fake_server(script) as server, client() as http:
-            with pytest.raises(InvalidAnswer, match="interim answers"):
+            with pytest.raises(httpx.RemoteProtocolError, match="interim answers"):
                 await http.post(server.base, content=Silent())
 
     run(main())
@@ -1200,5 +1058,51 @@ def test_a_cancellation_arrives_although_bytes_never_stop() -> None:
                         scope.cancel()
                     assert chunks < 1000
             assert scope.cancelled_caught
+
+    run(main())
+
+
+def test_a_pool_is_used_without_httpx() -> None:
+    """Its response has trailers, and may be closed in the way of any resource. Not each body can be read."""
+
+    async def main() -> None:
+        async def script(peer: Peer) -> None:
+            await peer.head()
+            await peer.send(b"HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n2\r\nok\r\n0\r\nX-End: yes\r\n\r\n")
+            await peer.closed()
+
+        async with fake_server(script) as server:
+            pool, limit = Pool(), RequestTimeouts.each(5.0)
+            origin = ("http", "127.0.0.1", urlsplit(server.base).port or 0)
+            head = b"GET / HTTP/1.1\r\nHost: h\r\n\r\n"
+            body = await pool.send(RawRequest(origin, "GET", head, connect_s=limit.connect, read_s=limit.read))
+            assert await body.receive() == b"ok"
+            assert await body.receive() == b""
+            assert body.trailer("X-End") == "yes"
+            await body.aclose()
+            await pool.aclose()
+        with pytest.raises(NotImplementedError, match="cannot be read"):
+            aiter(Written())
+
+    run(main())
+
+
+@pytest.mark.parametrize("named", [("SSL_CERT_FILE", "cert.pem"), ("SSL_CERT_DIR", ".")])
+def test_the_environment_names_the_certificates(
+    named: tuple[str, str], certificate: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A file, or a folder; usually they are those of certifi. Contexts of the same certificates are the same."""
+    monkeypatch.delenv("SSL_CERT_FILE", raising=False)
+    monkeypatch.delenv("SSL_CERT_DIR", raising=False)
+
+    async def main() -> None:
+        usual, again = await Pool()._context(), await Pool()._context()
+        assert usual is again
+        assert len(usual.get_ca_certs()) > 50
+        monkeypatch.setenv(named[0], str(certificate / named[1]))
+        other = await Pool()._context()
+        assert other.verify_mode == ssl.CERT_REQUIRED
+        assert len(other.get_ca_certs()) == (1 if named[1] == "cert.pem" else 0)  # a folder is read when it is needed
+        assert (await Pool(verify=False)._context()).verify_mode == ssl.CERT_NONE
 
     run(main())
