@@ -6,7 +6,8 @@
     ├── InvalidInput (also a ValueError)        an argument is wrong; nothing was sent
     │   ├── InvalidSeq
     │   ├── InvalidChannelName
-    │   └── InvalidURL
+    │   ├── InvalidURL
+    │   └── NoHardware                          the machine has no such device for decoding
     ├── LocalProtocolError                      the program broke an object's rules; nothing has changed
     │   └── ClosedHere                          the program itself has closed the object
     │       └── SegmentDropped                  the publisher gave a segment up for newer ones
@@ -97,6 +98,22 @@ class InvalidURL(InvalidInput):
 
     def __str__(self) -> str:
         return f"not a usable URL: {self.url!r}: {self.why}"
+
+
+@dataclass(eq=False)
+class NoHardware(InvalidInput):
+    """A device that was asked for does not decode this video on this machine.
+
+    Attributes:
+        hwaccel: its name.
+        why: the reason, and which other devices are there.
+    """
+
+    hwaccel: str
+    why: str
+
+    def __str__(self) -> str:
+        return f"no hwaccel {self.hwaccel!r}: {self.why}"
 
 
 _POSITION = re.compile(r"([0-9]{1,15})(?:@([0-9]{1,15})(?::([0-9A-Za-z.-]{1,64}))?)?", re.ASCII)

@@ -12,7 +12,7 @@ import re
 from threading import Lock
 from typing import TYPE_CHECKING, Any, Final, cast
 
-from tricklecast.trickle.errors import InvalidInput, needs
+from tricklecast.trickle.errors import InvalidInput, NoHardware, needs
 
 if TYPE_CHECKING:
     from av import CodecContext
@@ -134,10 +134,69 @@ def is_attached(stream: Stream) -> bool:
     return bool(stream.disposition & Disposition.attached_pic)
 
 
-def new_decoder(stream: Stream) -> CodecContext:
-    """Make a decoder for a stream. It outlives the stream's container."""
-    from av import CodecContext
+def new_decoder(stream: Stream, *, hwaccel: str | None = None, threads: int | None = None) -> CodecContext:
+    """Make a decoder for a stream. It outlives the stream's container.
 
-    decoder = CodecContext.create(stream.codec_context.codec.canonical_name, "r")
+    Args:
+        stream: the stream.
+        hwaccel: the device that decodes, as for :func:`check_hwaccel`; ``"auto"``: the first one that can be opened.
+        threads: the number of pictures that are decoded at once, each of which comes ``threads - 1`` pictures later;
+            ``None``: parts of one picture are decoded at once, where its encoder made such parts.
+
+    Raises:
+        NoHardware: no such device decodes this codec here; with ``"auto"``, none at all.
+    """
+    from av import CodecContext
+    from av.codec.context import ThreadType
+
+    codec = stream.codec_context.codec
+    if hwaccel is not None:
+        decoder = _hardware_decoder(codec.canonical_name, hwaccel)
+    else:  # an encoder's name is no decoder's; and the decoder that is called "av1" needs a device
+        decoder = CodecContext.create(codec.name if codec.is_decoder else codec.canonical_name, "r")
     decoder.extradata = stream.codec_context.extradata
+    if threads is not None:
+        decoder.thread_count, decoder.thread_type = threads, ThreadType.FRAME
     return decoder
+
+
+def check_hwaccel(hwaccel: str) -> None:
+    """Check the name of a device: its kind, as in ``"cuda"``, and which one, as in ``"cuda:1"``; or ``"auto"``.
+
+    Raises:
+        NoHardware: PyAV was built without that kind.
+    """
+    from av.codec.hwaccel import hwdevices_available
+
+    kinds = hwdevices_available()
+    if hwaccel.partition(":")[0] not in ("auto", *kinds):
+        raise NoHardware(hwaccel, f"PyAV was built with {', '.join(kinds) or 'none'}")
+
+
+def _hardware_decoder(codec: str, hwaccel: str) -> CodecContext:
+    from av.codec.hwaccel import hwdevices_available
+
+    is_any = hwaccel == "auto"
+    for name in hwdevices_available() if is_any else (hwaccel,):
+        decoder, why = _opened(codec, name, falls_back=is_any)
+        if decoder is not None:
+            return decoder
+    if is_any:
+        raise NoHardware(hwaccel, f"no device of this machine decodes {codec}")
+    others = [kind for kind in hwdevices_available() if _opened(codec, kind)[0] is not None]
+    raise NoHardware(hwaccel, f"{why}; devices of this machine that decode {codec}: {', '.join(others) or 'none'}")
+
+
+def _opened(codec: str, hwaccel: str, *, falls_back: bool = False) -> tuple[CodecContext | None, str]:
+    """Make a decoder that a device runs; or say why there is none."""
+    from av import CodecContext
+    from av.codec.hwaccel import HWAccel
+    from av.error import FFmpegError
+
+    kind, _, device = hwaccel.partition(":")
+    try:
+        # A device may decode the codec, but not this stream's profile: then libavcodec may decode without it.
+        decoder = CodecContext.create(codec, "r", HWAccel(kind, device or None, allow_software_fallback=falls_back))
+    except (FFmpegError, ValueError) as error:
+        return None, f"it cannot be opened ({reason(error)})"
+    return (decoder, "") if decoder.is_hwaccel else (None, f"it does not decode {codec}")

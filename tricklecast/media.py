@@ -29,18 +29,30 @@ from anyio import to_thread
 
 from tricklecast.publisher.media.publisher import FramesDropped, MediaPublisher, MediaStatistics
 from tricklecast.subscriber.core import AnyStart
-from tricklecast.subscriber.media.frames import Frame, FrameReader, FrameStatistics, frames
+from tricklecast.subscriber.media.frame import Frame, FrameBatch
+from tricklecast.subscriber.media.frames import (
+    FrameEvent,
+    FrameOptions,
+    FrameReader,
+    FrameStatistics,
+    SoftwareDecoding,
+    frames,
+)
 from tricklecast.trickle.client.arguments import URLs
 from tricklecast.trickle.errors import ConnectionLost, SegmentsUnconfirmed, TrickleError
 
 __all__ = [
     "Frame",
+    "FrameBatch",
+    "FrameEvent",
+    "FrameOptions",
     "FrameReader",
     "FrameStatistics",
     "FramesDropped",
     "MediaPublisher",
     "MediaStatistics",
     "RelayStatistics",
+    "SoftwareDecoding",
     "frames",
     "relay",
 ]

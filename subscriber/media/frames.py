@@ -19,37 +19,46 @@ from __future__ import annotations
 
 import io
 import logging
+import math
 from collections import deque
 from collections.abc import AsyncIterator, Callable, Iterator
 from contextlib import nullcontext
 from dataclasses import dataclass, replace
 from fractions import Fraction
 from functools import partial
+from itertools import islice, pairwise
 from random import Random
-from typing import TYPE_CHECKING, Any, Final, Literal, Self, cast
+from typing import TYPE_CHECKING, Any, Final, Generic, Literal, Self, TypeAlias, Unpack, cast, overload
 
 import anyio
 from anyio import from_thread, to_thread
 
-from tricklecast.subscriber.client import Subscriber
+from tricklecast.subscriber.client import ReaderOptions, Subscriber
 from tricklecast.subscriber.core import AnyStart, OnLag, Start
+from tricklecast.subscriber.events import SubscriberEvent
+from tricklecast.subscriber.media.frame import Arrays, Clock, Frame, FrameBatch, joined, stacked
 from tricklecast.subscriber.media.joiner import NotMedia
 from tricklecast.subscriber.segment import Segment
 from tricklecast.trickle.backoff import Backoff
-from tricklecast.trickle.client.arguments import URLs
+from tricklecast.trickle.client.arguments import URLs, check_number
+from tricklecast.trickle.client.reports import Reporter
 from tricklecast.trickle.client.tasks import BackgroundTask
-from tricklecast.trickle.errors import InvalidInput, LocalProtocolError, Position, TrickleError
+from tricklecast.trickle.errors import InvalidInput, NoHardware, Position, TrickleError
 from tricklecast.trickle.media.clock import read_prft, read_temi
 from tricklecast.trickle.media.containers import PACKET_BYTES, SNIFF_BYTES, Container, sniff
 from tricklecast.trickle.media.demux import FORMATS, SampleGuard, UnsafeMedia, demuxed
-from tricklecast.trickle.pyav import copied, need_pyav, new_decoder
+from tricklecast.trickle.pyav import check_hwaccel, copied, need_pyav, new_decoder
 
 if TYPE_CHECKING:
-    import numpy as np
     from av import CodecContext, Packet
-    from av.audio.frame import AudioFrame
     from av.stream import Stream
-    from av.video.frame import VideoFrame
+    from typing_extensions import TypeVar
+
+    Item = TypeVar("Item", default=Frame)
+else:
+    from typing import TypeVar
+
+    Item = TypeVar("Item")
 
 logger = logging.getLogger("tricklecast.subscriber")
 
@@ -59,6 +68,18 @@ FRAMES_AHEAD: Final = 4
 PICTURES_AHEAD: Final = 2
 SOUNDS_AHEAD: Final = 256
 """The same with ``when_full="drop"``: few pictures, for a short delay, and much sound, which is not dropped."""
+
+BATCH: Final = 1024
+"""The largest batch."""
+
+BATCH_S: Final = 1.0
+"""Default for the longest time that a picture waits for the rest of its batch, in seconds."""
+
+THREADS: Final = 64
+"""The most threads of a decoder."""
+
+MAX_SIDE: Final = 16_384
+"""The largest width and height of arrays, in pixels."""
 
 HEAD_BYTES: Final = 256 * 1024
 """First bytes of a segment that are kept: they hold the producer's time, and the parameters of sound."""
@@ -72,51 +93,21 @@ _OPTIONS: Final = {
 _NULL_PACKETS: Final = (b"\x47\x1f\xff\x10" + bytes(PACKET_BYTES - 4)) * 16
 
 
-@dataclass(slots=True)
-class Frame:
-    """A decoded frame.
+@dataclass(frozen=True, slots=True)
+class SoftwareDecoding:
+    """Event: ``hwaccel="auto"`` found no device, so that pictures are decoded by the processor.
 
     Attributes:
-        kind: ``"video"`` or ``"audio"``.
-        data: the frame as PyAV decoded it; with ``audio="packets"``, a packet of sound.
-        captured_at: the producer's wall-clock time of this frame, in seconds of Unix time, if the stream carries it.
-        seq: the segment that it belongs to.
-        gap: the number of segments that were missed immediately before this frame.
-        restarted: the channel began anew before this frame.
+        error: what was found.
     """
 
-    kind: Literal["video", "audio"]
-    data: VideoFrame | AudioFrame | Packet[Stream]
-    _array: np.ndarray[Any, Any] | None
-    captured_at: float | None
-    seq: int
-    gap: int = 0
-    restarted: bool = False
+    error: NoHardware
 
-    @property
-    def array(self) -> np.ndarray[Any, Any]:
-        """The picture in the format that :func:`frames` was called with, HxWx3 for ``"rgb24"``.
+    def __str__(self) -> str:
+        return f"pictures are decoded without a device: {self.error.why}"
 
-        Raises:
-            LocalProtocolError: it was called without a format, or this frame is sound.
-        """
-        if self._array is None:
-            is_sound = self.kind == "audio"
-            hint = "sound is in frame.data" if is_sound else 'call frames(url, format="rgb24")'
-            raise LocalProtocolError(f"this frame has no array: {hint}")
-        return self._array
 
-    @property
-    def pts(self) -> int:
-        """The presentation time, in ticks of :attr:`time_base`."""
-        assert self.data.pts is not None
-        return self.data.pts
-
-    @property
-    def time_base(self) -> Fraction:
-        """Seconds per tick."""
-        assert self.data.time_base is not None
-        return self.data.time_base
+FrameEvent: TypeAlias = SubscriberEvent | SoftwareDecoding
 
 
 @dataclass(slots=True)
@@ -145,28 +136,72 @@ class FrameStatistics:
     missed: int = 0
 
 
+class FrameOptions(ReaderOptions, total=False):
+    """The arguments of :func:`frames` but ``batch``."""
+
+    video: bool
+    audio: bool | Literal["packets"]
+    format: str | None
+    size: tuple[int, int] | None
+    batch_s: float | None
+    hwaccel: str | None
+    threads: int | None
+    when_full: Literal["wait", "drop"]
+    start: AnyStart
+    reconnect: bool
+    on_event: Callable[[FrameEvent], None] | None
+
+
+@overload
+def frames(url: URLs, *, batch: None = None, **options: Unpack[FrameOptions]) -> FrameReader[Frame]: ...
+
+
+@overload
+def frames(url: URLs, *, batch: int, **options: Unpack[FrameOptions]) -> FrameReader[FrameBatch]: ...
+
+
 def frames(
     url: URLs,
     *,
     video: bool = True,
     audio: bool | Literal["packets"] = False,
     format: str | None = None,
+    size: tuple[int, int] | None = None,
+    batch: int | None = None,
+    batch_s: float | None = BATCH_S,
+    hwaccel: str | None = None,
+    threads: int | None = None,
     when_full: Literal["wait", "drop"] = "wait",
     start: AnyStart = "current",
     reconnect: bool = False,
-    **subscriber: Any,
-) -> FrameReader:
+    on_event: Callable[[FrameEvent], None] | None = None,
+    **subscriber: Unpack[ReaderOptions],
+) -> FrameReader[Any]:
     """Decode a channel::
 
         async for frame in frames("http://127.0.0.1:2939/trickle/cam", format="rgb24"):
-            print(frame.pts, frame.array.shape)
+            print(frame.time, frame.array.shape)
+
+        async for batch in frames("http://127.0.0.1:2939/trickle/cam", size=(224, 224), batch=8):
+            print(batch.times, batch.array.shape)  # (8, 224, 224, 3)
 
     Args:
         url: the channel, or its URLs at the nodes of a cluster, as for :class:`~tricklecast.subscriber.Subscriber`.
         video: whether pictures are decoded.
         audio: whether sound is decoded; ``"packets"``: sound comes as it is, without decoding.
         format: the pixel format of :attr:`Frame.array` (needs numpy), as in ``"rgb24"`` or ``"gray"``; ``None``: there
-            are no arrays, only PyAV's own frames.
+            are no arrays, only PyAV's own frames; or, with ``size`` or ``batch``, ``"rgb24"``.
+        size: width and height of the arrays, in pixels, whatever the picture's shape is; ``None``: the picture's own.
+            Format and size change in one pass.
+        batch: pictures come as :class:`FrameBatch`, each with that many of them, at most 1,024. A batch is shorter
+            before a gap, a restart, a picture of another size and the end, and by ``batch_s``. Not together with sound.
+        batch_s: the longest time that a picture waits for the rest of its batch, in seconds; ``None``: for ever.
+        hwaccel: the device that decodes pictures, if this build of PyAV has it: ``"cuda"``, ``"vaapi"``, ``"qsv"``,
+            ``"videotoolbox"`` and others; ``"cuda:1"`` and ``"vaapi:/dev/dri/renderD129"`` name one of several.
+            ``"auto"``: the first one that can be opened; if there is none, the processor decodes, which is logged, and
+            told by a :class:`SoftwareDecoding`. Frames are in the computer's memory in any case.
+        threads: how many pictures libavcodec decodes at once; each one comes ``threads - 1`` pictures later. ``None``:
+            no picture waits; only parts of one are decoded at once, where its encoder made such parts.
         when_full: what happens when the program is too slow: ``"wait"``: the reader waits for it; ``"drop"``: the
             oldest picture is dropped, so that the program gets the newest ones.
         start: the first segment, as for :class:`~tricklecast.subscriber.Subscriber`, where the default is ``"next"``: a
@@ -175,10 +210,13 @@ def frames(
             life of one that has ended, and for a server that is away. The first frame of a later life is
             ``restarted``. With ``on_lag="earliest"``, and without ``on_lag`` if ``start`` is ``"earliest"`` or N, a
             life is read from its beginning instead of its newest segment.
+        on_event: called with the events of the subscriber and :class:`SoftwareDecoding`, in the event loop: it must not
+            block. An exception that it raises is logged, and reading goes on.
         subscriber: further arguments of :class:`~tricklecast.subscriber.Subscriber`.
 
     Raises:
         InvalidInput: an argument is wrong, or PyAV is not installed.
+        NoHardware: PyAV was built without ``hwaccel``. Whether the machine has it is seen at the first picture.
     """
     need_pyav()
     kinds = {kind for kind, wanted in (("video", video), ("audio", audio)) if wanted}
@@ -186,6 +224,20 @@ def frames(
         raise InvalidInput("frames() needs video, audio or both")
     if when_full not in ("wait", "drop"):
         raise InvalidInput(f"when_full is 'wait' or 'drop', not {when_full!r}")
+    if batch is not None:
+        check_number("batch", batch, at_least=1, at_most=BATCH, whole=True)
+        if kinds != {"video"}:
+            raise InvalidInput("a batch has pictures alone: read sound with another reader")
+    if batch_s is not None:
+        check_number("batch_s", batch_s, at_least=0)
+    if threads is not None:
+        check_number("threads", threads, at_least=1, at_most=THREADS, whole=True)
+    if size is not None:
+        _check_size(size)
+    if hwaccel is not None:
+        check_hwaccel(hwaccel)
+    if format is None and (size is not None or batch is not None):
+        format = "rgb24"
     if format is not None:
         _check_format(format)
     if reconnect:
@@ -194,10 +246,29 @@ def frames(
         subscriber |= {"wait_for_channel_s": None, "reconnect_s": None}
         if Start.parse(start).reads_all:  # later subscribers begin at positions
             subscriber.setdefault("on_lag", OnLag.EARLIEST)
-    decoding = _Decoding(kinds, {"audio"} if audio == "packets" else set(), format)
-    subscribe = partial(Subscriber, url, **subscriber)
-    subscribe(start=start)  # raises what is wrong with the arguments
-    return FrameReader(subscribe, start, decoding, drops=when_full == "drop", reconnects=reconnect)
+    subscribe = partial(Subscriber, url, on_event=on_event, **subscriber)
+    channel = subscribe(start=start).url.channel  # raises what is wrong with the arguments
+    reporter = Reporter[SoftwareDecoding](logger, channel, on_event)
+    decoding = _Decoding(
+        kinds,
+        {"audio"} if audio == "packets" else set(),
+        None if format is None else Arrays(format, size, batch),
+        threads=threads,
+        hwaccel=hwaccel,
+        report=lambda event: from_thread.run_sync(reporter.report, event, logging.WARNING),
+    )
+    return FrameReader(
+        subscribe, start, decoding, batch=batch, batch_s=batch_s, drops=when_full == "drop", reconnects=reconnect
+    )
+
+
+def _check_size(size: tuple[int, int]) -> None:
+    try:
+        width, height = size
+    except (TypeError, ValueError) as error:
+        raise InvalidInput(f"size is width and height, as in (640, 360), not {size!r}") from error
+    for name, value in (("width", width), ("height", height)):
+        check_number(f"the {name} in size", value, at_least=1, at_most=MAX_SIDE, whole=True)
 
 
 def _check_format(name: str) -> None:
@@ -211,8 +282,8 @@ def _check_format(name: str) -> None:
         raise InvalidInput(f"no arrays of the pixel format {name!r} (usual ones: {usual})") from error
 
 
-class FrameReader:
-    """The frames of a channel; made by :func:`frames`. An async iterator, and an async context manager.
+class FrameReader(Generic[Item]):
+    """The frames of a channel, or batches of them; made by :func:`frames`. An async iterator and context manager.
 
     A loop that is left early stops the reader a moment later; ``async with frames(url) as reader:`` stops it where the
     block ends. A cancelled wait loses no frame. One task reads at a time: a second one gets
@@ -225,12 +296,17 @@ class FrameReader:
         start: AnyStart,
         decoding: _Decoding,
         *,
+        batch: int | None,
+        batch_s: float | None,
         drops: bool,
         reconnects: bool,
     ) -> None:
         self._subscribe = subscribe
         self._start = start
+        self._batch = batch
+        self._batch_s = math.inf if batch_s is None else batch_s
         self._drops = drops
+        self._limit = max(batch or 1, SOUNDS_AHEAD if drops else FRAMES_AHEAD)
         self._reconnects = reconnects
         self._failures = 0
         self._is_in_life = self._is_between_lives = False
@@ -246,6 +322,7 @@ class FrameReader:
         self._guard = anyio.ResourceGuard("reading frames from")
         # Not anyio's own limiter: a segment may be open for hours, and 40 of them would leave the program no thread.
         self._threads = anyio.CapacityLimiter(1)
+        self._joining = anyio.CapacityLimiter(1)
 
     @property
     def kinds(self) -> frozenset[str]:
@@ -279,22 +356,23 @@ class FrameReader:
             with anyio.CancelScope(shield=True):
                 await self._task.stop()
 
-    async def __aiter__(self) -> AsyncIterator[Frame]:
+    async def __aiter__(self) -> AsyncIterator[Item]:
         async with self if self._task is None else nullcontext():
-            while (frame := await self.next()) is not None or not self._over:
-                if frame is not None:
-                    yield frame
+            while (item := await self.next()) is not None or not self._over:
+                if item is not None:
+                    yield item
 
-    async def next(self) -> Frame | None:
-        """The next frame; ``None`` at the end of the channel. With ``reconnect=True``, further calls wait for its next
-        life.
+    async def next(self) -> Item | None:
+        """The next frame or batch; ``None`` at the end of the channel. With ``reconnect=True``, further calls wait for
+        its next life.
 
         Raises:
             TrickleError: as :class:`~tricklecast.subscriber.Subscriber` does.
             NotMedia: the channel's first segment is neither MPEG-TS nor MP4, or cannot be decoded.
+            NoHardware: ``hwaccel`` does not decode this video here; the message names the devices that do.
         """
         with self._guard:
-            while not self._ready:
+            while not (count := self._count()):
                 if self._error is not None:
                     raise self._error
                 if self._over:
@@ -303,10 +381,39 @@ class FrameReader:
                     self._is_between_lives = False
                     self._notify()
                     return None
-                await self._changed.wait()
-            frame = self._ready.popleft()
+                with anyio.CancelScope(deadline=self._due()):
+                    await self._changed.wait()
+            frames = [self._ready.popleft() for _ in range(count)]
             self._notify()
-            return frame
+            return cast(Item, frames[0] if self._batch is None else await self._joined(frames))
+
+    def _count(self) -> int:
+        """How many frames are ready to be the next item."""
+        if self._batch is None or not self._ready:
+            return min(1, len(self._ready))
+        alike = 1
+        for here, there in pairwise(islice(self._ready, self._batch)):
+            if not here.goes_on_with(there):
+                return alike
+            alike += 1
+        is_last = self._error is not None or self._over or self._is_between_lives
+        return alike if alike == self._batch or is_last or anyio.current_time() >= self._due() else 0
+
+    def _due(self) -> float:
+        """When the first picture has waited long enough for the others of its batch."""
+        return self._ready[0].came_at + self._batch_s if self._ready else math.inf
+
+    async def _joined(self, frames: list[Frame]) -> FrameBatch:
+        if len(frames) != self._batch:
+            self._decoding.begin_block()
+        array = joined(frames)
+        if array is None:
+            try:
+                array = await to_thread.run_sync(stacked, frames, limiter=self._joining)
+            except BaseException:  # a cancellation: the next call has them
+                self._ready.extendleft(reversed(frames))
+                raise
+        return FrameBatch(array, frames)
 
     def _notify(self) -> None:
         changed, self._changed = self._changed, anyio.Event()
@@ -399,10 +506,11 @@ class FrameReader:
     async def _put(self, frame: Frame) -> None:
         if self._drops and frame.kind == "video":
             pictures = [waiting for waiting in self._ready if waiting.kind == "video"]
-            if len(pictures) >= PICTURES_AHEAD:
+            if len(pictures) >= max(PICTURES_AHEAD, self._batch or 1):
                 self._drop(pictures[0])
-        while len(self._ready) >= (SOUNDS_AHEAD if self._drops else FRAMES_AHEAD) and not self._over:
+        while len(self._ready) >= self._limit and not self._over:
             await self._changed.wait()
+        frame.came_at = anyio.current_time()
         self._ready.append(frame)
         self._notify()
 
@@ -494,11 +602,24 @@ class _ChunkReader:
 class _Decoding:
     """Decodes segment after segment; blocks."""
 
-    def __init__(self, kinds: set[str], passes: set[str], format: str | None) -> None:
+    def __init__(
+        self,
+        kinds: set[str],
+        passes: set[str],
+        arrays: Arrays | None = None,
+        *,
+        threads: int | None = None,
+        hwaccel: str | None = None,
+        report: Callable[[SoftwareDecoding], None] | None = None,
+    ) -> None:
         self._kinds = kinds
         self._passes = passes
         self.found: set[str] = set()
-        self._format = format
+        self._arrays = arrays
+        self._clock = Clock()
+        self._threads = threads
+        self._hwaccel = hwaccel
+        self._report = report
         self.counts = FrameStatistics()
         self._decoders: dict[str, CodecContext] = {}
         self._templates: dict[str, Stream] = {}
@@ -513,12 +634,18 @@ class _Decoding:
         """Whole segments are missing here."""
         self._gap += segments
 
+    def begin_block(self) -> None:
+        """Let the next picture begin the memory of a batch. Called in the event loop."""
+        if self._arrays is not None:
+            self._arrays.begin_block()
+
     def lost(self, *, restarted: bool = False) -> None:
         """Something is missing here, or the channel restarted: decoders begin anew. :meth:`flush` them before."""
         self._restarted |= restarted
         if self._decoders:
             self.counts.resets += 1
         self._decoders, self._set_up, self._ends, self._anchor = {}, {}, {}, None
+        self._clock.begin_anew()
 
     def flush(self) -> Iterator[Frame]:
         """The frames that the decoders hold back.
@@ -611,7 +738,7 @@ class _Decoding:
             if kind in self._passes:
                 self._templates[kind] = _template(stream, bytes(reader.head) if is_in_band else b"")
             else:
-                self._decoders[kind] = new_decoder(stream)
+                self._decoders[kind] = self._decoder(kind, stream)
         if kind in self._passes:
             if packet.pts is None:
                 self.counts.damaged += 1
@@ -620,6 +747,19 @@ class _Decoding:
             yield self._made(kind, packet, packet.pts * packet.time_base)
         else:
             yield from self._decoded(kind, self._decoders[kind], packet)
+
+    def _decoder(self, kind: str, stream: Stream) -> CodecContext:
+        if kind == "audio":
+            return new_decoder(stream)
+        try:
+            return new_decoder(stream, hwaccel=self._hwaccel, threads=self._threads)
+        except NoHardware as error:
+            if self._hwaccel != "auto":
+                raise
+            if self._report is not None:
+                self._report(SoftwareDecoding(error))
+            self._hwaccel = None
+            return self._decoder(kind, stream)
 
     def _decoded(self, kind: str, decoder: CodecContext, packet: Packet[Stream] | None) -> Iterator[Frame]:
         from av.error import FFmpegError
@@ -647,12 +787,11 @@ class _Decoding:
         captured_at = None
         if self._anchor is not None:
             captured_at = self._anchor[1] / 1e6 + float(begin - self._anchor[0])
-        array = None
-        if self._format is not None and kind == "video":
-            array = data.to_ndarray(format=self._format)
+        array = self._arrays.of(data) if self._arrays is not None and kind == "video" else None
+        time_s = self._clock.time_s(kind, data, begin)
         gap, self._gap = self._gap, 0
         restarted, self._restarted = self._restarted, False
-        return Frame(cast(Any, kind), data, array, captured_at, self._seq, gap, restarted)
+        return Frame(cast(Any, kind), data, array, captured_at, self._seq, time_s, gap, restarted)
 
 
 def _checked(seq: int, frames: Iterator[Frame]) -> Iterator[Frame]:

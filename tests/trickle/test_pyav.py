@@ -6,16 +6,19 @@ import io
 import os
 import sys
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any, cast
 
 import av
 import pytest
+from av.codec.context import ThreadType
 from av.stream import Disposition
 
 from tests.publisher.media.clips import make_clip
-from tricklecast.trickle.errors import InvalidInput
+from tricklecast.trickle.errors import InvalidInput, NoHardware
 from tricklecast.trickle.media.demux import demuxed
 from tricklecast.trickle.pyav import (
+    check_hwaccel,
     codec_name,
     copied,
     decoder_of,
@@ -123,3 +126,79 @@ def test_errors_of_files_are_those_of_the_system_and_of_libavformat() -> None:
     """Both kinds are caught."""
     assert issubclass(av.error.ExperimentalError, file_errors())
     assert issubclass(PermissionError, file_errors())
+
+
+def test_a_device_has_a_kind_that_pyav_was_built_with(monkeypatch: pytest.MonkeyPatch) -> None:
+    """It may have a number or a path; the error names the kinds."""
+    monkeypatch.setattr("av.codec.hwaccel.hwdevices_available", lambda: ["cuda"])
+    for name in ("auto", "cuda", "cuda:1"):
+        check_hwaccel(name)
+    with pytest.raises(NoHardware, match="built with cuda"):
+        check_hwaccel("vaapi:/dev/dri/renderD128")
+    monkeypatch.setattr("av.codec.hwaccel.hwdevices_available", list)
+    with pytest.raises(NoHardware, match="built with none"):
+        check_hwaccel("cuda")
+
+
+class Machine:
+    """A machine with devices, as libavcodec would see it: each makes the processor's decoder."""
+
+    def __init__(self, *kinds: str) -> None:
+        self.kinds = kinds
+        self.asked: list[tuple[object, ...]] = []
+
+    def create(self, codec: str, mode: str, device: tuple[str, str | None, bool]) -> Any:
+        """What ``CodecContext.create`` does."""
+        self.asked.append((codec, *device))
+        if device[0] == "broken":
+            raise av.error.PermissionError(1, "Operation not permitted")
+        return SimpleNamespace(is_hwaccel=device[0] in self.kinds, extradata=None)
+
+
+@pytest.fixture
+def machine(monkeypatch: pytest.MonkeyPatch) -> Machine:
+    """One whose ``vaapi`` decodes H.264, whose ``drm`` does not, and whose ``broken`` cannot be opened."""
+    machine = Machine("vaapi")
+    monkeypatch.setattr("av.codec.hwaccel.hwdevices_available", lambda: ["broken", "drm", "vaapi"])
+    monkeypatch.setattr(
+        "av.codec.hwaccel.HWAccel",
+        lambda kind, device, allow_software_fallback: (kind, device, allow_software_fallback),
+    )
+    monkeypatch.setattr("av.CodecContext", SimpleNamespace(create=machine.create))
+    return machine
+
+
+def test_a_device_decodes(machine: Machine) -> None:
+    """The one that was asked for, and no other way; with ``auto`` the first that can, or libavcodec if it cannot."""
+    with av.open(os.devnull, "w", format="null") as container:
+        stream = container.add_stream("libx264", rate=25)
+        assert new_decoder(stream, hwaccel="vaapi:/dev/dri/renderD129", threads=2).is_hwaccel
+        assert new_decoder(stream, hwaccel="auto").is_hwaccel
+    assert machine.asked == [
+        ("h264", "vaapi", "/dev/dri/renderD129", False),
+        ("h264", "broken", None, True),
+        ("h264", "drm", None, True),
+        ("h264", "vaapi", None, True),
+    ]
+
+
+def test_a_device_that_does_not_decode_is_an_error(machine: Machine) -> None:
+    """It says why, and what else is there."""
+    with av.open(os.devnull, "w", format="null") as container:
+        stream = container.add_stream("libx264", rate=25)
+        with pytest.raises(NoHardware, match=r"'drm': it does not decode h264; devices .* that decode h264: vaapi$"):
+            new_decoder(stream, hwaccel="drm")
+        machine.kinds = ()
+        with pytest.raises(NoHardware, match=r"'broken': it cannot be opened \(Operation not permitted\); .*: none$"):
+            new_decoder(stream, hwaccel="broken")
+        with pytest.raises(NoHardware, match=r"'auto': no device of this machine decodes h264$"):
+            new_decoder(stream, hwaccel="auto")
+
+
+def test_threads_decode_pictures_at_once() -> None:
+    """Without a number, only parts of one: none has to wait for the next."""
+    with av.open(os.devnull, "w", format="null") as container:
+        stream = container.add_stream("libx264", rate=25)
+        decoder = new_decoder(stream, threads=3)
+        assert (decoder.thread_count, decoder.thread_type) == (3, ThreadType.FRAME)
+        assert new_decoder(stream).thread_type == ThreadType.SLICE

@@ -5,7 +5,7 @@ from __future__ import annotations
 import anyio
 
 from tests.support.local import local_server
-from tests.typed_example import asynchronous, blocking
+from tests.typed_example import asynchronous, blocking, pictures
 
 
 def test_the_example_runs() -> None:
@@ -17,3 +17,6 @@ def test_the_example_runs() -> None:
         url += "-2"
         assert blocking.publish(url, ["a", "b"]) == [0, 1]
         assert blocking.read(url) == ["a", "b", "end"]
+        url = f"http://127.0.0.1:{server.port}/trickle/pictures"
+        anyio.run(pictures.publish, url, 7)
+        assert len(anyio.run(pictures.read, url)) == 7

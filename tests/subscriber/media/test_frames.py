@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import io
+import math
 import time
 from collections.abc import Iterator
 from contextlib import AsyncExitStack, aclosing
 from fractions import Fraction
+from itertools import pairwise
 from pathlib import Path
 from random import Random
 from types import SimpleNamespace
@@ -30,13 +32,24 @@ from tricklecast.publisher.media.reader import Remuxer
 from tricklecast.publisher.media.segmenter import Segmenter
 from tricklecast.publisher.steps import SegmentEnd
 from tricklecast.subscriber.client import Subscriber
-from tricklecast.subscriber.media.frames import FRAMES_AHEAD, PICTURES_AHEAD, Frame, FrameReader, _Decoding, frames
+from tricklecast.subscriber.media.frame import Arrays, Frame
+from tricklecast.subscriber.media.frames import (
+    FRAMES_AHEAD,
+    PICTURES_AHEAD,
+    FrameEvent,
+    FrameReader,
+    SoftwareDecoding,
+    _Decoding,
+    frames,
+)
 from tricklecast.subscriber.media.joiner import NotMedia
 from tricklecast.testing import server
+from tricklecast.trickle import pyav
 from tricklecast.trickle.errors import (
     ChannelNotFound,
     InvalidInput,
     LocalProtocolError,
+    NoHardware,
     Refused,
 )
 from tricklecast.trickle.media import demux
@@ -169,7 +182,7 @@ class Whole:
 
 async def test_a_gap_is_visible_and_decoders_begin_anew(tmp_path: Path) -> None:
     """The first frame behind it says how many segments are missing; no frame is broken."""
-    decoding = _Decoding({"video"}, set(), None)
+    decoding = _Decoding({"video"}, set())
     found: list[Frame] = []
     segments = segments_of(make_clip(tmp_path / "clip.mp4", audio=None))
     for seq, gap, restarted in ((0, 0, False), (3, 2, False), (0, 0, True)):
@@ -290,7 +303,7 @@ async def test_a_dropped_picture_leaves_its_gap_to_the_next_one() -> None:
     reader = frames("http://127.0.0.1:1/trickle/cam", when_full="drop")
     for number in range(PICTURES_AHEAD + 1):
         data: Any = SimpleNamespace(pts=number)
-        await reader._put(Frame("video", data, None, None, seq=5, gap=0 if number else 2, restarted=not number))
+        await reader._put(Frame("video", data, None, None, 5, gap=0 if number else 2, restarted=not number))
     assert [(frame.pts, frame.gap, frame.restarted) for frame in reader._ready] == [(1, 2, True), (2, 0, False)]
 
 
@@ -430,7 +443,9 @@ def test_damaged_media_raise_one_error(tmp_path: Path, container: ContainerName)
             data[at] = rng.randrange(256)
         if rng.random() < 0.3:
             del data[rng.randrange(len(data)) :]
-        decoding = _Decoding({"video", "audio"}, set() if rng.random() < 0.5 else {"audio"}, "rgb24")
+        decoding = _Decoding(
+            {"video", "audio"}, set() if rng.random() < 0.5 else {"audio"}, Arrays("rgb24", None, None)
+        )
         segment = SimpleNamespace(seq=0, gap=0, restarted=False)
         try:
             found = [*decoding.frames(cast(Any, segment), cast(Any, Whole(bytes(data)))), *decoding.flush()]
@@ -450,7 +465,7 @@ async def test_errors_of_the_subscription_are_raised(url: str) -> None:
     with pytest.raises(InvalidInput, match="video, audio or both"):
         frames(url, video=False)
     with pytest.raises(InvalidInput, match="'wait' or 'drop'"):
-        frames(url, when_full="block")  # type: ignore[arg-type]
+        frames(url, when_full="block")  # type: ignore[call-overload]
 
 
 @pytest.mark.parametrize("format", ["rgb", "yuv410p", "vaapi"])
@@ -582,3 +597,172 @@ def test_a_reader_that_reconnects_makes_its_own_subscribers(options: dict[str, A
     """It waits without a limit, and a transport ends with its subscriber."""
     with pytest.raises(InvalidInput, match="reconnect=True"):
         frames("http://127.0.0.1:1/trickle/cam", reconnect=True, **options)
+
+
+async def test_size_and_format_change_together(url: str, tmp_path: Path) -> None:
+    """A size alone makes arrays of RGB."""
+    await publish(url, segments_of(make_clip(tmp_path / "clip.mp4", audio=None))[:1])
+    for frame in await read(url, size=(48, 16)):
+        expected = cast(Any, frame.data).to_ndarray(width=48, height=16, format="rgb24")
+        assert np.array_equal(frame.array, expected)
+
+
+@pytest.mark.parametrize("anyio_backend", ["asyncio", "trio"])
+async def test_pictures_come_in_batches(url: str, tmp_path: Path) -> None:
+    """The last one of the channel is short; each is one array, which is not copied."""
+    await publish(url, segments_of(make_clip(tmp_path / "clip.mp4", audio=None)))
+    alone = await read(url, format="rgb24")
+    with anyio.fail_after(WITHIN_S):
+        batches = [batch async for batch in frames(url, start="earliest", batch=8, batch_s=None)]
+    assert [len(batch) for batch in batches] == [8] * 9 + [3]
+    assert [time for batch in batches for time in batch.times] == [frame.time for frame in alone]
+    assert np.array_equal(np.concatenate([batch.array for batch in batches]), [frame.array for frame in alone])
+    assert all(np.shares_memory(batch.array, batch.frames[-1].array) for batch in batches)
+
+
+async def test_a_batch_ends_before_a_gap() -> None:
+    """Within a batch nothing is missing, and all pictures have one size."""
+    reader = frames("http://127.0.0.1:1/trickle/cam", batch=4)
+    data: Any = SimpleNamespace(pts=0)
+    small, large = np.zeros((2, 2, 3), np.uint8), np.zeros((4, 4, 3), np.uint8)
+    found: list[tuple[int, int, bool]] = []
+    for array, gap, restarted in ((small, 0, False), (small, 2, False), (large, 0, False), (large, 0, True)):
+        await reader._put(Frame("video", data, array, None, 0, gap=gap, restarted=restarted))
+    await reader.aclose()
+    while batch := await reader.next():
+        found.append((len(batch), batch.gap, batch.restarted))
+    assert found == [(1, 0, False), (1, 2, False), (1, 0, False), (1, 0, True)]
+
+
+async def test_a_picture_waits_for_its_batch_no_longer_than_allowed(url: str) -> None:
+    """What is there is given then; those behind it begin a batch of their own."""
+    with anyio.fail_after(WITHIN_S):
+        async with MediaPublisher(url, when_full="wait") as publisher, anyio.create_task_group() as tasks:
+
+            async def write(count: int) -> None:
+                for _ in range(count):
+                    await publisher.write(np.zeros((64, 96, 3), np.uint8))
+
+            tasks.start_soon(write, 3)
+            async with frames(url, start="earliest", batch=6, batch_s=0.05, wait_for_channel_s=WITHIN_S) as reader:
+                first = 0
+                while first < 3:
+                    batch = await reader.next()
+                    assert batch is not None
+                    first += len(batch)
+                assert first == 3
+                reader._batch_s = math.inf
+                await write(6)
+                batch = await reader.next()
+                assert batch is not None
+                assert np.shares_memory(batch.array, batch.frames[0].array)
+                assert len(batch) == 6
+
+
+async def test_a_cancelled_wait_for_a_batch_loses_no_picture() -> None:
+    """Also while pictures are put together that do not stand in one block."""
+    reader = frames("http://127.0.0.1:1/trickle/cam", batch=2)
+    data: Any = SimpleNamespace(pts=0)
+    for number in range(2):
+        await reader._put(Frame("video", data, np.full((2, 2, 3), number, np.uint8), None, 0))
+    with anyio.CancelScope() as scope:
+        scope.cancel()
+        await reader.next()
+    batch = await reader.next()
+    assert batch is not None
+    assert batch.array[:, 0, 0, 0].tolist() == [0, 1]
+
+
+async def test_the_newest_pictures_make_the_batch_of_a_slow_program(url: str, tmp_path: Path) -> None:
+    """What was dropped is counted; a batch whose pictures do not stand in one block is copied."""
+    await publish(url, segments_of(make_clip(tmp_path / "clip.mp4", audio=None)))
+    with anyio.fail_after(WITHIN_S):
+        async with frames(url, start="earliest", batch=8, when_full="drop") as reader:
+            await until(lambda: reader._over)
+            found = [batch async for batch in reader]
+    assert [len(batch) for batch in found] == [8]
+    assert reader.statistics().dropped == 75 - 8
+    assert np.array_equal(found[0].array, [frame.array for frame in found[0].frames])
+
+
+async def test_threads_change_nothing_but_the_delay(url: str, tmp_path: Path) -> None:
+    """All pictures come, those that wait in the decoder at the end as well."""
+    await publish(url, segments_of(make_clip(tmp_path / "clip.mp4", audio=None))[:2])
+    one, three = [
+        [(frame.time, frame_hash(cast(Any, frame.data))) for frame in await read(url, threads=threads)]
+        for threads in (None, 3)
+    ]
+    assert one == three
+    assert len(one) == 50
+
+
+async def test_av1_is_decoded(url: str, tmp_path: Path) -> None:
+    """By a decoder that needs no device; libavcodec's own one does."""
+    await publish(url, segments_of(make_clip(tmp_path / "clip.mp4", video="libsvtav1", audio=None, seconds=1), "fmp4"))
+    assert len(await read(url)) == 25
+
+
+async def test_times_go_on_where_an_encoder_begins_anew(url: str, tmp_path: Path) -> None:
+    """Sound and pictures stay in step; a reader that begins before it has the same times until there."""
+    segments = segments_of(make_clip(tmp_path / "clip.mp4"))
+    await publish(url, segments + segments)
+    found = {kind: [one.time for one in await read(url, audio=True) if one.kind == kind] for kind in ("video", "audio")}
+    video, audio = found["video"], found["audio"]
+    assert len(video) == 150
+    assert all(0.03 < there - here < 0.1 for here, there in pairwise(video))
+    assert all(0 < there - here < 0.1 for here, there in pairwise(audio))
+    assert abs((video[75] - video[0]) - (audio[len(audio) // 2] - audio[0])) < 0.05
+    with anyio.fail_after(WITHIN_S):
+        later = [frame.time async for frame in frames(url, start=1)]
+    assert later[:50] == video[25:75]
+
+
+@pytest.fixture
+def no_devices(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A build of PyAV that knows two kinds of device, on a machine that has neither."""
+    monkeypatch.setattr("av.codec.hwaccel.hwdevices_available", lambda: ["cuda", "vaapi"])
+    monkeypatch.setattr(pyav, "_opened", lambda *args, **options: (None, "it cannot be opened (no such device)"))
+
+
+@pytest.mark.usefixtures("no_devices")
+async def test_a_device_that_is_missing_is_an_error(url: str, tmp_path: Path) -> None:
+    """One that PyAV was built without at once; one that the machine lacks at the first picture."""
+    with pytest.raises(NoHardware, match=r"^no hwaccel 'qsv': PyAV was built with cuda, vaapi$"):
+        frames(url, hwaccel="qsv")
+    await publish(url, segments_of(make_clip(tmp_path / "clip.mp4"))[:1])
+    why = r"it cannot be opened \(no such device\); devices of this machine that decode h264: none"
+    async with frames(url, start="earliest", hwaccel="cuda:1") as reader:
+        for _ in range(2):
+            with pytest.raises(NoHardware, match=f"^no hwaccel 'cuda:1': {why}$"):
+                await reader.next()
+
+
+@pytest.mark.usefixtures("no_devices")
+async def test_auto_decodes_without_a_device_and_says_so_once(url: str, tmp_path: Path) -> None:
+    """Each later decoder is made without a search."""
+    segments = segments_of(make_clip(tmp_path / "clip.mp4"))
+    await publish(url, [segments[0], b"", segments[1][:4000], segments[2]])
+    told: list[FrameEvent] = []
+    found = await read(url, audio=True, hwaccel="auto", on_event=told.append)
+    assert len([frame for frame in found if frame.kind == "video"]) >= 50
+    assert [str(event) for event in told if isinstance(event, SoftwareDecoding)] == [
+        "pictures are decoded without a device: no device of this machine decodes h264"
+    ]
+    assert "connected" in map(str, told)
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({"batch": 0}, "batch"),
+        ({"batch": 2, "audio": True}, "another reader"),
+        ({"batch": 2, "batch_s": -1}, "batch_s"),
+        ({"threads": 0}, "threads"),
+        ({"size": (0, 5)}, "width in size"),
+        ({"size": 5}, r"as in \(640, 360\), not 5"),
+    ],
+)
+def test_wrong_options_of_pictures_are_refused(options: dict[str, Any], message: str) -> None:
+    """Where :func:`frames` is called, with the option's name."""
+    with pytest.raises(InvalidInput, match=message):
+        frames("http://127.0.0.1:1/trickle/cam", **options)

@@ -1,0 +1,218 @@
+"""A decoded frame: its time, its array, and batches of them.
+
+*Time.* Sound and pictures of a channel have one clock, which their publisher's encoder counts. It jumps where an
+encoder begins anew, and MPEG-TS counts only 26 hours. :class:`Clock` brings it onto one line for all frames of a
+reader. Between readers, the producer's wall-clock time is the line (``captured_at``).
+
+*Arrays.* libswscale changes format and size in one pass, in the decoder's thread, and its result is the array.
+:class:`Arrays` keeps one converter for all pictures: to set up another one takes as long as to scale a picture.
+
+*Batches.* A model wants N pictures in one array. libswscale cannot be told where to write, so that each picture is
+copied once, in the decoder's thread and while it is in the cache, to its place in a block of N. Whoever takes N
+pictures that follow each other in a block has their array without another copy. Where a batch does not begin with a
+block, as behind a short one, or where pictures were dropped between, its pictures are put together by copying.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from fractions import Fraction
+from types import SimpleNamespace
+from typing import TYPE_CHECKING, Any, Final, Literal
+
+from tricklecast.trickle.errors import LocalProtocolError
+from tricklecast.trickle.media.timeline import CLOCK_HZ, MAX_BACK, Timeline, ticks
+
+if TYPE_CHECKING:
+    import numpy as np
+    from av import Packet
+    from av.audio.frame import AudioFrame
+    from av.stream import Stream
+    from av.video.frame import VideoFrame
+
+_TRACKS: Final = {"video": 0, "audio": 1}
+
+
+@dataclass(slots=True)
+class Frame:
+    """A decoded frame.
+
+    Attributes:
+        kind: ``"video"`` or ``"audio"``.
+        data: the frame as PyAV decoded it; with ``audio="packets"``, a packet of sound.
+        captured_at: the producer's wall-clock time of this frame, in seconds of Unix time, if the stream carries it.
+        seq: the segment that it belongs to.
+        time: its time in seconds, on one line for the sound and the pictures of a reader. It is that of the stream
+            (``pts * time_base``), and goes on where an encoder begins anew or its counter wraps.
+        gap: the number of segments that were missed immediately before this frame.
+        restarted: the channel began anew before this frame.
+        came_at: when the reader had it, on the event loop's clock.
+    """
+
+    kind: Literal["video", "audio"]
+    data: VideoFrame | AudioFrame | Packet[Stream]
+    _array: np.ndarray[Any, Any] | None = field(repr=False)
+    captured_at: float | None
+    seq: int
+    time: float = 0.0
+    gap: int = 0
+    restarted: bool = False
+    came_at: float = field(default=0.0, repr=False, compare=False)
+
+    @property
+    def array(self) -> np.ndarray[Any, Any]:
+        """The picture in the format and size that ``frames()`` was called with, HxWx3 for ``"rgb24"``.
+
+        Raises:
+            LocalProtocolError: it was called without a format, or this frame is sound.
+        """
+        if self._array is None:
+            is_sound = self.kind == "audio"
+            hint = "sound is in frame.data" if is_sound else 'call frames(url, format="rgb24")'
+            raise LocalProtocolError(f"this frame has no array: {hint}")
+        return self._array
+
+    @property
+    def pts(self) -> int:
+        """The presentation time of the stream, in ticks of :attr:`time_base`."""
+        assert self.data.pts is not None
+        return self.data.pts
+
+    @property
+    def time_base(self) -> Fraction:
+        """Seconds per tick."""
+        assert self.data.time_base is not None
+        return self.data.time_base
+
+    def goes_on_with(self, following: Frame) -> bool:
+        """Whether a batch may have both pictures: nothing was missed between them, and their arrays are alike."""
+        here, there = self.array, following.array
+        is_alike = (here.shape, here.dtype) == (there.shape, there.dtype)
+        return is_alike and not following.gap and not following.restarted
+
+
+@dataclass(frozen=True, slots=True)
+class FrameBatch:
+    """Pictures that follow each other, in one array.
+
+    Attributes:
+        array: N pictures, NxHxWx3 for ``"rgb24"``. N is less than ``batch`` where the batch had to end early.
+        frames: the pictures, in the same order.
+    """
+
+    array: np.ndarray[Any, Any]
+    frames: list[Frame]
+
+    def __len__(self) -> int:
+        return len(self.frames)
+
+    @property
+    def times(self) -> list[float]:
+        """:attr:`Frame.time` of each picture, in seconds."""
+        return [frame.time for frame in self.frames]
+
+    @property
+    def gap(self) -> int:
+        """The number of segments that were missed immediately before this batch; within one, nothing is missing."""
+        return self.frames[0].gap
+
+    @property
+    def restarted(self) -> bool:
+        """The channel began anew before this batch."""
+        return self.frames[0].restarted
+
+
+class Arrays:
+    """Makes the arrays of pictures; blocks.
+
+    Args:
+        format: the pixel format.
+        size: width and height; ``None``: those of each picture.
+        batch: the number of pictures in a block; ``None``: each picture has memory of its own.
+    """
+
+    def __init__(self, format: str, size: tuple[int, int] | None, batch: int | None) -> None:
+        from av.video.reformatter import VideoReformatter
+
+        self._converter = VideoReformatter()
+        self._format = format
+        self._size = size or (None, None)
+        self._batch = batch
+        self._block: np.ndarray[Any, Any] | None = None
+        self._used = 0
+
+    def of(self, picture: VideoFrame) -> np.ndarray[Any, Any]:
+        """Convert a picture.
+
+        Raises:
+            FFmpegError, ValueError: it cannot be converted.
+        """
+        import numpy as np
+
+        width, height = self._size
+        # One thread: for more of them libswscale would start threads for each decoder, and a picture takes 1 ms.
+        converted = self._converter.reformat(picture, width, height, self._format, threads=1)
+        array: np.ndarray[Any, Any] = converted.to_ndarray()
+        if self._batch is None:
+            return array
+        block = self._block  # another thread may begin a block meanwhile
+        if block is None or self._used == self._batch or (block.shape[1:], block.dtype) != (array.shape, array.dtype):
+            block = self._block = np.empty((self._batch, *array.shape), array.dtype)
+            self._used = 0
+        place: np.ndarray[Any, Any] = block[self._used]
+        place[...] = array
+        self._used += 1
+        return place
+
+    def begin_block(self) -> None:
+        """Let the next picture be the first one of a block. Any thread may call this."""
+        self._block = None
+
+
+def joined(pictures: Sequence[Frame]) -> np.ndarray[Any, Any] | None:
+    """Return the array of pictures that stand in one block without a hole; ``None``: they do not."""
+    first, last = pictures[0].array, pictures[-1].array
+    block = first.base
+    if block is None or last.base is not block:
+        return None
+    begin, end = (round((one.ctypes.data - block.ctypes.data) / first.nbytes) for one in (first, last))
+    whole: np.ndarray[Any, Any] = block[begin : end + 1]
+    return whole if len(whole) == len(pictures) else None
+
+
+def stacked(pictures: Sequence[Frame]) -> np.ndarray[Any, Any]:
+    """Copy pictures that do not stand in one block into one array; blocks."""
+    import numpy as np
+
+    return np.stack([picture.array for picture in pictures])
+
+
+class Clock:
+    """Puts the times of frames on one line."""
+
+    def __init__(self) -> None:
+        self._line: Timeline | None = None
+        self._shift = self._newest = 0
+
+    def begin_anew(self) -> None:
+        """Something is missing here. The next frame's own time is believed, unless it is earlier than those before."""
+        self._line = None
+
+    def time_s(self, kind: str, data: Any, begin: Fraction) -> float:
+        """Return the time of a frame, in seconds.
+
+        Args:
+            kind: ``"video"`` or ``"audio"``.
+            data: the frame or packet of PyAV.
+            begin: its own time, in seconds.
+        """
+        raw = ticks(begin.numerator, Fraction(1, begin.denominator))
+        if self._line is None:
+            own = raw + self._shift
+            self._line = Timeline(begin=own if own >= self._newest - MAX_BACK else self._newest)
+        # Frames come in the order in which they are shown.
+        stamped = SimpleNamespace(pts=raw, dts=raw, duration=ticks(data.duration or 0, data.time_base))
+        time, _ = self._line.stamp(_TRACKS[kind], stamped, Fraction(1, CLOCK_HZ))
+        self._shift, self._newest = time - raw, max(self._newest, time)
+        return time / CLOCK_HZ
