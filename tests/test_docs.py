@@ -17,14 +17,17 @@ import sys
 import tomllib
 from collections.abc import Iterator
 from dataclasses import dataclass
+from inspect import signature
 from pathlib import Path
 
 import pytest
 import yaml
 
 import tricklecast.trickle.errors
-from tricklecast import publisher, subscriber
+from tricklecast import media, publisher, subscriber
 from tricklecast.app.cli import COMMANDS, load
+from tricklecast.publisher.client import WriterOptions
+from tricklecast.subscriber.client import ReaderOptions
 
 ROOT = Path(__file__).parents[1]
 TIMEOUT_S = 300
@@ -75,6 +78,29 @@ def test_the_reference_has_every_public_name(site: Path) -> None:
         if isinstance(kind, type) and issubclass(kind, Exception)
     ]
     assert [name for name in names if f'id="tricklecast.trickle.errors.{name}"' not in errors] == []
+
+
+def test_the_reference_has_every_option_of_media(site: Path) -> None:
+    """Its tables have the arguments and defaults of the code; each public name has an entry."""
+    page = (ROOT / "docs" / "reference" / "api" / "media.md").read_text(encoding="utf-8")
+    for name, function, passed_on in (
+        ("frames()", media.frames, ReaderOptions),
+        ("MediaPublisher", media.MediaPublisher, WriterOptions),
+    ):
+        section = page.partition(f"## {name}\n")[2].partition("\n## ")[0]
+        rows = re.findall(r"^\| `(\w+)` \| .*? \|(?: `([^`]*)`)? \|", section, re.M)
+        arguments = [one for one in signature(function).parameters.values() if one.kind is not one.VAR_KEYWORD]
+        assert [(one, default.replace('"', "'")) for one, default in rows] == [
+            (one.name, "" if one.default is one.empty else repr(one.default)) for one in arguments
+        ]
+        others = re.search(r"The other options are those of .*?: (.*?)\.\s", section)
+        assert others is not None
+        assert set(re.findall(r"\w+", others[1])) == passed_on.__optional_keys__
+    own = signature(media.frames).parameters.keys() - {"url", "batch", "subscriber"}
+    assert own | ReaderOptions.__optional_keys__ == media.FrameOptions.__optional_keys__
+    text = (site / "reference" / "api" / "media.html").read_text(encoding="utf-8")
+    public = [name for name in media.__all__ if callable(getattr(media, name)) and not name.endswith("Options")]
+    assert [name for name in public if f'id="tricklecast.media.{name}"' not in text] == []
 
 
 def test_the_reference_has_every_command_and_option(site: Path) -> None:

@@ -19,6 +19,7 @@ from collections import Counter
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
+from fractions import Fraction
 from functools import partial
 from http.server import SimpleHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
@@ -27,7 +28,9 @@ from typing import Any
 import anyio
 import duckdb
 import httpx
+import numpy as np
 import pytest
+from av.audio.frame import AudioFrame
 
 from tests.analytics.support.scenarios import STORMS
 from tests.analytics.support.writer import LogWriter
@@ -38,6 +41,7 @@ from tests.support.waiting import eventually
 from tricklecast import Publisher, Subscriber
 from tricklecast.analytics.lines import Reading, find_logs
 from tricklecast.analytics.logs.compact import compact
+from tricklecast.media import MediaPublisher
 from tricklecast.testing import TestServer, server
 
 ROOT = Path(__file__).parents[2]
@@ -170,6 +174,42 @@ def test_frames(trickle: TestServer) -> None:
     lines = output(start("frames.py", trickle.url("frames"), 1))
     assert len(lines) > 5
     assert all("(360, 640, 3)" in line for line in lines)
+
+
+def test_model(trickle: TestServer) -> None:
+    """Each picture has a result, or was dropped."""
+    url = trickle.url("model")
+    camera = start("frames.py", url, 2)
+    eventually(lambda: life(url) == ("1", None))
+    model = start("model.py", url)
+    output(camera)
+    out, err = model.communicate(timeout=TIMEOUT_S)
+    assert model.returncode == 0, err
+    assert len(out.splitlines()) > 5
+    assert re.fullmatch(r"\d+ pictures were dropped\n", err)
+
+
+def test_match_sound(trickle: TestServer) -> None:
+    """A loud second follows a quiet one, in the pictures' times."""
+    url, rate = trickle.url("loud"), 48_000
+
+    async def publish() -> None:
+        async with MediaPublisher(url, audio=True, fps=25, when_full="wait") as publisher:
+            for number in range(50):
+                sound = AudioFrame.from_ndarray(
+                    np.full((1, rate // 25), 0.5 * (number >= 25), np.float32), format="fltp", layout="mono"
+                )
+                sound.sample_rate, sound.pts, sound.time_base = rate, number * rate // 25, Fraction(1, rate)
+                await publisher.write(np.zeros((64, 96, 3), np.uint8), pts=number, time_base=Fraction(1, 25))
+                await publisher.write(sound)
+
+    anyio.run(publish)
+    lines = [line.split() for line in output(start("match_sound.py", url))]
+    times = [float(line[0]) for line in lines]
+    loud = [float(line[-1]) > 0.2 for line in lines]
+    assert len(lines) >= 45
+    assert loud == sorted(loud)
+    assert 0.9 < times[loud.index(True)] - times[0] < 1.1
 
 
 def test_frame_relay(trickle: TestServer) -> None:
