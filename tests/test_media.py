@@ -30,7 +30,7 @@ from tricklecast.media import (
     relay,
 )
 from tricklecast.subscriber import Subscriber
-from tricklecast.subscriber.check.probe import Order, Probe
+from tricklecast.subscriber.check.probe import Probe
 from tricklecast.subscriber.check.rules import Level, judge
 from tricklecast.trickle.errors import ChannelNotFound, ConnectionLost
 
@@ -208,7 +208,7 @@ async def test_check_finds_nothing_wrong_with_a_relay(source: str) -> None:
     with anyio.fail_after(WITHIN_S):
         await relay(source, f"{source}-checked", lambda image: image, start="earliest", when_full="wait", fps=25)
         for url in (source, f"{source}-checked"):
-            probe = Probe(Order(url, start="earliest", for_s=WITHIN_S))
+            probe = Probe(url, start="earliest", for_s=WITHIN_S)
             await probe.look()
             judgement = judge(probe.run())
             assert judgement.level is Level.OK, [one for one in judgement.findings if one.level is not Level.OK]

@@ -97,7 +97,7 @@ def codec_name(stream: Stream) -> str:
     return str(context.codec.canonical_name)
 
 
-def decoder_of(codec: str) -> str:
+def codec_family(codec: str) -> str:
     """Return one name for all codecs of a decoder. In a short segment of MPEG-TS libavformat takes one for another."""
     return {"mp1": "mp3", "mp2": "mp3", "mpeg1video": "mpeg2video"}.get(codec, codec)
 

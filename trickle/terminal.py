@@ -63,14 +63,13 @@ ClientCert: TypeAlias = Annotated[Path | None, option("FILE", _CERT_HELP, "--cer
 ClientKey: TypeAlias = Annotated[Path | None, option("FILE", _KEY_HELP, "--key", group=_CONNECTION)]
 
 
-def checked(option: str, parse: Callable[[S], T], value: S, allowed: str = "") -> T:
+def checked(option: str, parse: Callable[[S], T], value: S) -> T:
     """Parse the value of an option.
 
     Args:
         option: its name, for example ``--start``.
         parse: the parser; raises ``ValueError`` for a wrong value.
         value: the user's value.
-        allowed: the allowed values. The message then names them instead of the parser's reason.
 
     Raises:
         typer.BadParameter: the parser refused the value.
@@ -78,7 +77,7 @@ def checked(option: str, parse: Callable[[S], T], value: S, allowed: str = "") -
     try:
         return parse(value)
     except ValueError as error:  # InvalidInput included
-        raise typer.BadParameter(f"use {allowed}" if allowed else str(error), param_hint=option) from None
+        raise typer.BadParameter(str(error), param_hint=option) from None
 
 
 def no_channel(error: ChannelNotFound, url: str, hint: str = "") -> TrickleError:

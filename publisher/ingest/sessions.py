@@ -25,7 +25,7 @@ import traceback
 from collections.abc import AsyncIterator, Callable, Iterable, Iterator
 from contextlib import asynccontextmanager, contextmanager, suppress
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Final, Protocol
+from typing import TYPE_CHECKING, Final, Protocol, TypeAlias
 
 import anyio
 from anyio.abc import TaskGroup
@@ -63,10 +63,8 @@ class SourceRefused(TrickleError):
     """A source is not taken; the message is for the encoder's user."""
 
 
-class Say(Protocol):
-    """Shows one line to the user. It is also called from the sessions' threads."""
-
-    def __call__(self, message: str, /) -> None: ...
+Say: TypeAlias = Callable[[str], None]
+"""Shows one line to the user. It is also called from the sessions' threads."""
 
 
 @dataclass(frozen=True, slots=True)

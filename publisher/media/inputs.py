@@ -32,8 +32,8 @@ from tricklecast.trickle.errors import InvalidInput
 from tricklecast.trickle.media.demux import demuxed
 from tricklecast.trickle.media.timeline import MAX_HELD
 from tricklecast.trickle.pyav import (
+    codec_family,
     codec_name,
-    decoder_of,
     need_pyav,
     new_decoder,
     packet_errors,
@@ -347,7 +347,7 @@ class ContainerSource:
         for stream in (*self._container.streams.video, *self._container.streams.audio):
             _, codec = present.get(stream.index, ("", "none"))
             first = codec_name(stream)
-            if stream.codec_context is not None and codec != "none" and decoder_of(codec) != decoder_of(first):
+            if stream.codec_context is not None and codec != "none" and codec_family(codec) != codec_family(first):
                 raise OSError(f"its {stream.type} changes from {first} to {codec}; publish the rest on its own")
 
     def late(self) -> Mapping[int, str]:

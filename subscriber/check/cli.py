@@ -76,7 +76,7 @@ async def check(
     if len(channel_urls(url)) > 1:
         raise typer.BadParameter("what one node serves is judged: give the URL of one", param_hint="URL")
     checked("--start", Start.parse, start)
-    from tricklecast.subscriber.check.probe import Order, Probe
+    from tricklecast.subscriber.check.probe import Probe
     from tricklecast.subscriber.check.rules import Level, Limits, judge
 
     for_s, wait_s = (
@@ -90,7 +90,15 @@ async def check(
         if text is not None
     }
     limits = Limits(**given, given=frozenset(given))
-    probe = Probe(Order(url, start, for_s, wait_s, decode, credentials.tls, credentials.auth))
+    probe = Probe(
+        url,
+        start=start,
+        for_s=for_s,
+        wait_s=wait_s,
+        decode=decode,
+        tls=credentials.tls,
+        auth=credentials.auth,
+    )
     began = time.monotonic()
 
     def progress() -> str:

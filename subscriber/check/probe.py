@@ -39,29 +39,6 @@ POLL_TIMEOUT_S: Final = 10.0
 
 
 @dataclass(frozen=True, slots=True)
-class Order:
-    """The request for a check.
-
-    Attributes:
-        url: the channel.
-        start: where to begin, as ``Subscriber`` takes it.
-        for_s: how long to read, in seconds.
-        wait_s: how long to wait for a channel that is not there yet, in seconds.
-        decode: decode the first picture of segments, if PyAV is there.
-        tls: what https servers are checked against; ``None``: the system's authorities.
-        auth: adds an access token to requests, if there is one.
-    """
-
-    url: str
-    start: str = "next"
-    for_s: float = 30.0
-    wait_s: float = 0.0
-    decode: bool = True
-    tls: ssl.SSLContext | None = None
-    auth: Bearer | None = None
-
-
-@dataclass(frozen=True, slots=True)
 class _Job:
     """A segment to look into."""
 
@@ -76,24 +53,39 @@ class Probe:
     """One look at a channel.
 
     Args:
-        order: what to check.
+        url: the channel.
+        start: where to begin, as ``Subscriber`` takes it.
+        for_s: how long to read, in seconds.
+        wait_s: how long to wait for a channel that is not there yet, in seconds.
+        decode: decode the first picture of segments, if PyAV is there.
+        tls, auth: as for ``Subscriber``.
         unix_us: the wall clock, in microseconds since 1970.
 
     Raises:
-        InvalidInput: the order cannot be carried out.
+        InvalidInput: an argument is wrong.
 
     Attributes:
         size: bytes read so far.
     """
 
-    def __init__(self, order: Order, unix_us: Callable[[], int] = lambda: time.time_ns() // 1000) -> None:
+    def __init__(
+        self,
+        url: str,
+        *,
+        start: str = "next",
+        for_s: float = 30.0,
+        wait_s: float = 0.0,
+        decode: bool = True,
+        tls: ssl.SSLContext | None = None,
+        auth: Bearer | None = None,
+        unix_us: Callable[[], int] = lambda: time.time_ns() // 1000,
+    ) -> None:
         self.size = 0
-        self._order = order
+        self._for_s = for_s
+        self._decode = decode
         self._unix_us = unix_us
-        self._client = TrickleClient(order.tls or True, auth=order.auth)
-        self._subscriber = Subscriber(
-            order.url, start=order.start, wait_for_channel_s=order.wait_s, client=self._client
-        )
+        self._client = TrickleClient(tls or True, auth=auth)
+        self._subscriber = Subscriber(url, start=start, wait_for_channel_s=wait_s, client=self._client)
         self._segments: list[Received] = []
         self._media: dict[int, Media] = {}
         self._jobs, self._todo = anyio.create_memory_object_stream[_Job](1)
@@ -140,7 +132,7 @@ class Probe:
     async def _look(self) -> None:
         async with anyio.create_task_group() as tasks:
             tasks.start_soon(self._ask_for_head)
-            with anyio.move_on_after(self._order.for_s) as limit:
+            with anyio.move_on_after(self._for_s) as limit:
                 try:
                     async with self._subscriber:
                         await self._subscribe()
@@ -212,7 +204,7 @@ class Probe:
             async with self._todo:
                 async for job in self._todo:
                     # Decoding is the first thing that a busy machine goes without.
-                    decode = self._order.decode and not self._todo.statistics().current_buffer_used
+                    decode = self._decode and not self._todo.statistics().current_buffer_used
                     read = partial(reader.read, follows=job.follows, whole=job.whole, decode=decode)
                     self._media[job.number] = await anyio.to_thread.run_sync(read, job.container, job.data)
 

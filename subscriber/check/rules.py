@@ -20,7 +20,7 @@ from tricklecast.subscriber.check.media import ENCRYPTED, NEEDS_PYAV, Fault, Kin
 from tricklecast.subscriber.check.study import JUMP_S, Ended, Received, Run, Study, middle
 from tricklecast.trickle.amounts import count, rate, size
 from tricklecast.trickle.media.containers import Container
-from tricklecast.trickle.pyav import decoder_of
+from tricklecast.trickle.pyav import codec_family
 
 Value: TypeAlias = float | int | str | None
 
@@ -455,7 +455,7 @@ def _streams(study: Study, limits: Limits) -> _Measured:
     ]
     if not sets:
         return _skip("no whole segment")
-    seen = [(seq, [(name, decoder_of(codec)) for name, codec in streams]) for seq, streams in sets]
+    seen = [(seq, [(name, codec_family(codec)) for name, codec in streams]) for seq, streams in sets]
     changed = [seq for (_, before), (seq, now) in pairwise(seen) if before != now]
     described = ", ".join(sorted(f"{codec} ({name})" for name, codec in sets[0][1])) or "no video or sound"
     values: dict[str, Value] = {"streams": described, "changes": len(changed)}

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import sys
 from functools import partial
-from typing import TYPE_CHECKING, Annotated, Final
+from typing import TYPE_CHECKING, Annotated, Final, Literal
 
 import typer
 
@@ -92,9 +92,9 @@ async def subscribe(
         ),
     ] = False,
     on_lag: Annotated[
-        str | None,
+        Literal["earliest", "live", "fail"] | None,
         option(
-            "POLICY",
+            None,
             "Where to go on after falling too far behind: earliest (the oldest segment that is left; the default of a "
             "FOLDER/, of --since, and of --start earliest or a number), live (the newest one; the default otherwise), "
             "or fail.",
@@ -102,9 +102,9 @@ async def subscribe(
         ),
     ] = None,
     fail_on: Annotated[
-        str,
+        Literal["never", "gap", "loss"],
         option(
-            "LOSS",
+            None,
             f"Exit with {LOSS_EXIT_CODE} if segments were missed (gap), or missed, truncated or cut (loss); or never.",
             group=_LOSSES,
         ),
@@ -127,7 +127,7 @@ async def subscribe(
       tricklecast subscribe $URL -o recording/ --keep 20GB --reconnect
       tricklecast subscribe $URL --json | jq .
     """
-    from tricklecast.subscriber.command.run import FailOn, Report, Request, is_folder, run
+    from tricklecast.subscriber.command.run import Report, Request, is_folder, run
     from tricklecast.subscriber.core import OnLag, Start
     from tricklecast.subscriber.sinks import standard_stream
 
@@ -135,8 +135,7 @@ async def subscribe(
         raise typer.BadParameter("give --since or --start, not both", param_hint="--since")
     start = start or "current"
     checked("--start", Start.parse, start)
-    policy = None if on_lag is None else checked("--on-lag", OnLag, on_lag, "live, earliest or fail")
-    losses = checked("--fail-on", FailOn, fail_on, "never, gap or loss")
+    policy = None if on_lag is None else OnLag(on_lag)
     target = _target(output, as_json=as_json)
     if policy is None and is_folder(target or ""):
         policy = OnLag.EARLIEST  # a recording goes on at a position, and wants everything all the same
@@ -167,8 +166,8 @@ async def subscribe(
         if isinstance(error, ChannelNotFound):
             raise no_channel(error, url, "" if request.wait_s else "--wait 10s waits for it") from error
         raise
-    lost = totals.missed + (totals.truncated + totals.broken if losses is FailOn.LOSS else 0)
-    if lost and losses is not FailOn.NEVER:
+    lost = totals.missed + (totals.truncated + totals.broken if fail_on == "loss" else 0)
+    if lost and fail_on != "never":
         raise typer.Exit(LOSS_EXIT_CODE)
 
 

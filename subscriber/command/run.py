@@ -10,7 +10,6 @@ from collections import deque
 from collections.abc import Awaitable, Callable
 from contextlib import AbstractContextManager, nullcontext, suppress
 from dataclasses import dataclass, field
-from enum import StrEnum
 from pathlib import Path
 from typing import Any, Final, Self
 
@@ -50,17 +49,6 @@ WAITING_S: Final = 2.0
 
 REPORT_S: Final = 1.0
 """How long the last event may take if its reader does not read, in seconds."""
-
-
-class FailOn(StrEnum):
-    """Which losses make the exit code of a run non-zero."""
-
-    NEVER = "never"
-    GAP = "gap"
-    """Segments were missed."""
-
-    LOSS = "loss"
-    """Segments were missed, truncated or cut."""
 
 
 @dataclass(frozen=True, slots=True)

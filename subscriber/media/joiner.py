@@ -28,7 +28,7 @@ from tricklecast.trickle.errors import InvalidInput, TrickleError
 from tricklecast.trickle.media.containers import SNIFF_BYTES, Container, damaged_fragments, init_segment, sniff
 from tricklecast.trickle.media.demux import FORMATS, SampleGuard, demuxed
 from tricklecast.trickle.media.timeline import CLOCK_HZ, Timeline, ticks
-from tricklecast.trickle.pyav import copied, decoder_of, file_errors, need_pyav, packet_errors, reason
+from tricklecast.trickle.pyav import codec_family, copied, file_errors, need_pyav, packet_errors, reason
 
 if TYPE_CHECKING:
     from av import Packet
@@ -254,7 +254,7 @@ class File:
         mine = self._tracks.get(slot)
         if mine is None:
             return track.shape is None
-        return decoder_of(mine.codec) == decoder_of(track.codec) and (damaged or track.shape in (None, mine.shape))
+        return codec_family(mine.codec) == codec_family(track.codec) and (damaged or track.shape in (None, mine.shape))
 
     def holds(self, slot: Slot) -> bool:
         """Whether it has such a stream."""

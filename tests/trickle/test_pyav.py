@@ -19,9 +19,9 @@ from tricklecast.trickle.errors import InvalidInput, NoHardware
 from tricklecast.trickle.media.demux import demuxed
 from tricklecast.trickle.pyav import (
     check_hwaccel,
+    codec_family,
     codec_name,
     copied,
-    decoder_of,
     file_errors,
     is_attached,
     need_pyav,
@@ -117,9 +117,9 @@ def test_a_refused_packet_is_no_broken_disk() -> None:
 
 def test_codecs_of_one_decoder_have_one_name() -> None:
     """MPEG-1 and MPEG-2 share a name, and so do the layers of their sound."""
-    assert decoder_of("mp2") == decoder_of("mp3") == "mp3"
-    assert decoder_of("mpeg1video") == decoder_of("mpeg2video")
-    assert decoder_of("aac") == "aac"
+    assert codec_family("mp2") == codec_family("mp3") == "mp3"
+    assert codec_family("mpeg1video") == codec_family("mpeg2video")
+    assert codec_family("aac") == "aac"
 
 
 def test_errors_of_files_are_those_of_the_system_and_of_libavformat() -> None:

@@ -40,8 +40,6 @@ def test_a_wrong_option_is_a_usage_error() -> None:
     with pytest.raises(typer.BadParameter, match=r"^not a duration: 'x'") as failed:
         checked("--for", parse_duration, "x")
     assert failed.value.param_hint == "--for"
-    with pytest.raises(typer.BadParameter, match=r"^use a number$"):
-        checked("--keep", int, "x", "a number")
 
 
 def test_certificates_of_a_file(tmp_path: Path) -> None:

@@ -10,6 +10,7 @@ from collections.abc import Awaitable, Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import replace
 from functools import partial
+from typing import Any
 
 import anyio
 import anyio.to_thread
@@ -24,7 +25,7 @@ from tests.support.local import local_server
 from tests.support.waiting import WITHIN_S, until
 from tricklecast.app.cli import main
 from tricklecast.publisher import Publisher
-from tricklecast.subscriber.check.probe import Order, Probe
+from tricklecast.subscriber.check.probe import Probe
 from tricklecast.subscriber.check.report import as_dict, as_json, print_report
 from tricklecast.subscriber.check.rules import Judgement, Level, judge
 from tricklecast.subscriber.check.study import Ended, Run
@@ -52,14 +53,13 @@ def segments(tmp_path_factory: pytest.TempPathFactory) -> list[bytes]:
     return numbered(cut(make_clip(tmp_path_factory.mktemp("clip") / "clip.mp4", seconds=4.0)))
 
 
-def looked(
-    url: str, publish: Callable[[Probe], Awaitable[None]] | None = None, order: Order | None = None
-) -> tuple[Probe, Run]:
+def looked(url: str, publish: Callable[[Probe], Awaitable[None]] | None = None, **options: Any) -> tuple[Probe, Run]:
     """A look at a channel while it is published to."""
     found: list[Probe] = []
+    usual: dict[str, Any] = {"start": "0", "for_s": WITHIN_S, "wait_s": WITHIN_S}
 
     async def both() -> None:
-        probe = Probe(replace(order, url=url) if order else Order(url, start="0", for_s=WITHIN_S, wait_s=WITHIN_S))
+        probe = Probe(url, **(usual | options))
         found.append(probe)
         async with anyio.create_task_group() as tasks:
             tasks.start_soon(probe.look)
@@ -146,7 +146,7 @@ def test_segments_that_have_left_the_window_are_a_gap(segments: list[bytes]) -> 
             async with Publisher(url, content_type=wire.MPEG_TS, start=0) as publisher:
                 for data in segments:
                     await publisher.publish(data)
-                probe = Probe(Order(url, start="0", for_s=WITHIN_S))
+                probe = Probe(url, start="0", for_s=WITHIN_S)
                 async with anyio.create_task_group() as tasks:
                     tasks.start_soon(probe.look)
                     await until(lambda: probe.segments >= 1)
@@ -170,7 +170,7 @@ def test_the_time_ends_a_look_in_the_middle_of_a_segment(url: str, segments: lis
                 await until(lambda: probe.run().ended is Ended.TIME)
                 await segment.write(segments[1][1000:])
 
-    _, run = looked(url, publish, Order("", start="0", for_s=1.5, wait_s=1.5))
+    _, run = looked(url, publish, for_s=1.5, wait_s=1.5)
     assert [seen.left for seen in run.segments] == [False, True]
     judgement = judge(run)
     assert {finding.level for finding in judgement.findings} <= {Level.OK, Level.SKIP}
@@ -179,7 +179,7 @@ def test_the_time_ends_a_look_in_the_middle_of_a_segment(url: str, segments: lis
 def test_a_channel_that_is_not_there(url: str) -> None:
     """Is an error, not a report."""
     with pytest.raises(ExceptionGroup) as raised:
-        looked(url, order=Order("", for_s=5.0))
+        looked(url, start="next", for_s=5.0, wait_s=0.0)
     assert raised.group_contains(ChannelNotFound)
 
 
