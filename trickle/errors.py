@@ -35,7 +35,7 @@ from __future__ import annotations
 import re
 from collections.abc import Mapping
 from dataclasses import KW_ONLY, dataclass
-from typing import Final
+from typing import Any, Final
 
 from tricklecast.trickle import wire
 
@@ -209,12 +209,16 @@ class BrokenByPeer(TrickleError):
         status: the HTTP status; ``None`` if there was no response.
         seq: the request's seq, if it had one.
         detail: the first line of the response's body, for people.
+        latest: the head, one past the newest started segment, if the response named it.
+        retry_after: seconds to wait before asking again, if the response named them.
     """
 
     status: int | None = None
     _: KW_ONLY
     seq: int | None = None
     detail: str = ""
+    latest: int | None = None
+    retry_after: float | None = None
 
     summary = "the server failed the request"  # the message begins with it; each subclass has its own
 
@@ -252,16 +256,12 @@ class SegmentMissing(BrokenByPeer):
     """470: the channel exists, this segment does not.
 
     Attributes:
-        latest: the head, one past the newest started segment, if the server named it.
         earliest: the oldest segment that the server has, if it named it.
-        retry_after: seconds to wait before asking again, if the server gave any.
     """
 
     status: int | None = wire.Status.SEQ_MISSING
     _: KW_ONLY
-    latest: int | None = None
     earliest: int | None = None
-    retry_after: float | None = None
 
     summary = "segment not available"
 
@@ -271,14 +271,12 @@ class Superseded(BrokenByPeer):
     """409: the segment is closed already, another publisher has taken it over, or has begun the channel anew.
 
     Attributes:
-        latest: the head, if the server named it.
         epoch: the channel's present epoch, if that is not the publisher's; ``None`` otherwise.
         numbering: the name of the channel's numbering then; ``""`` if the server named none.
     """
 
     status: int | None = wire.Status.CONFLICT
     _: KW_ONLY
-    latest: int | None = None
     epoch: int | None = None
     numbering: str = ""
 
@@ -295,16 +293,13 @@ class ChannelBusy(BrokenByPeer):
     Attributes:
         publishing_s: seconds for which the other client has published.
         publisher: the other client's name (``Trickle-Client``); ``None`` if it gave none.
-        latest: the head, if the server named it.
-        retry_after: seconds until the channel is free, if the other client has no connection now; ``None`` otherwise.
+        retry_after: seconds until the channel is free; ``None`` while the other client has a connection.
     """
 
     status: int | None = wire.Status.CONFLICT
     _: KW_ONLY
     publishing_s: int = 0
     publisher: str | None = None
-    latest: int | None = None
-    retry_after: float | None = None
 
     summary = "another client publishes to this channel"
 
@@ -371,14 +366,7 @@ class SegmentTooLarge(BrokenByPeer):
 @dataclass(eq=False)
 class Refused(BrokenByPeer):
     """The server said no: it wants a valid token (401), does not allow the request (403), cannot serve it now (429,
-    503), or has another reason.
-
-    Attributes:
-        retry_after: seconds to wait before asking again; ``None`` if the server gave none.
-    """
-
-    _: KW_ONLY
-    retry_after: float | None = None
+    503), or has another reason."""
 
     def __post_init__(self) -> None:
         refusals = {401: "the server wants a valid token", 403: "the server does not allow this"}
@@ -457,32 +445,25 @@ def error_for(status: int, headers: Mapping[str, str], *, seq: int | None = None
     """
     if headers.get(wire.CLOSED):
         return ChannelEnded(seq)
-    latest, retry_after = header_int(headers, wire.LATEST), retry_after_s(headers)
+    facts: dict[str, Any] = {
+        "seq": seq,
+        "detail": detail,
+        "latest": header_int(headers, wire.LATEST),
+        "retry_after": retry_after_s(headers),
+    }
     match status:
         case wire.Status.NOT_FOUND:
-            return ChannelNotFound(status, seq=seq, detail=detail)
+            return ChannelNotFound(status, **facts)
         case wire.Status.SEQ_MISSING:
-            earliest = header_int(headers, wire.EARLIEST)
-            return SegmentMissing(
-                status, seq=seq, detail=detail, latest=latest, earliest=earliest, retry_after=retry_after
-            )
+            return SegmentMissing(status, earliest=header_int(headers, wire.EARLIEST), **facts)
         case wire.Status.CONFLICT if (publishing_s := header_int(headers, wire.PUBLISHING_FOR)) is not None:
-            return ChannelBusy(
-                status,
-                seq=seq,
-                detail=detail,
-                publishing_s=publishing_s,
-                publisher=headers.get(wire.PUBLISHER) or None,
-                latest=latest,
-                retry_after=retry_after,
-            )
+            publisher = headers.get(wire.PUBLISHER) or None
+            return ChannelBusy(status, publishing_s=publishing_s, publisher=publisher, **facts)
         case wire.Status.CONFLICT:
             epoch, life = header_int(headers, wire.EPOCH), wire.parse_life(headers.get(wire.LIFE, ""))
-            why = detail if epoch is None else f"another client has begun the channel anew: it is in epoch {epoch}"
-            numbering = "" if life is None else life.name
-            return Superseded(status, seq=seq, detail=why, latest=latest, epoch=epoch, numbering=numbering)
+            if epoch is not None:
+                facts["detail"] = f"another client has begun the channel anew: it is in epoch {epoch}"
+            return Superseded(status, epoch=epoch, numbering="" if life is None else life.name, **facts)
         case wire.Status.TOO_LARGE:
-            return SegmentTooLarge(status, seq=seq, detail=detail)
-    if status < 400:
-        return RemoteProtocolError(status, seq=seq, detail=detail)
-    return Refused(status, seq=seq, detail=detail, retry_after=retry_after)
+            return SegmentTooLarge(status, **facts)
+    return (RemoteProtocolError if status < 400 else Refused)(status, **facts)

@@ -81,7 +81,7 @@ _OPTIONS: Final[Mapping[str, Mapping[str, str]]] = {
 }
 """libavformat's options, by scheme; the user's options win."""
 
-_MERGED: Final = {"merge_pmt_versions": "1"}
+_MERGE_TABLES: Final = {"merge_pmt_versions": "1"}
 """MPEG-TS whose tables name other PIDs in the middle goes on in the same streams. By default, libavformat makes further
 ones, whose packets PyAV does not show. Other formats have no such option, and ignore it."""
 
@@ -98,10 +98,10 @@ libavformat knows the order by itself."""
 _GROWING: Final = frozenset({"mpegts", "flv"})
 """Formats whose streams may be announced at any time."""
 
-MAX_WITHOUT: Final = 16 * 1024 * 1024
+MAX_BYTES_WITHOUT_PACKET: Final = 16 * 1024 * 1024
 """A stream of bytes in one of these breaks after so many without a packet: some seconds of any live source."""
 
-LOOK_AFTER: Final = 50
+LOOK_AFTER_PACKETS: Final = 50
 """The streams of a source are looked at in front of each keyframe, and after so many packets: a second of sound."""
 
 _DECLARING: Final = frozenset({"mov,mp4,m4a,3gp,3g2,mj2", "matroska,webm", "flv"})
@@ -111,7 +111,7 @@ MIN_MISSING_S: Final = 1.0
 MAX_LENGTH_S: Final = 1e6
 """A file lacks its end if more than a second is missing, and more than a tenth of it. Twelve days are no length."""
 
-MAX_AGAIN: Final = 2 * MAX_HELD
+MAX_REPEATED: Final = 2 * MAX_HELD
 """At the end of a bare stream, at most so many pictures come again: libavcodec's filter waits for at most 63."""
 
 _NO_TIMESTAMPS: Final = 0x0080
@@ -247,7 +247,7 @@ class Watched:
         if self._left is not None:
             self._left -= len(data)
             if self._left < 0:
-                raise OSError(f"{MAX_WITHOUT >> 20} MiB came without a packet of its streams")
+                raise OSError(f"{MAX_BYTES_WITHOUT_PACKET >> 20} MiB came without a packet of its streams")
         if self._limit_s is not None and data and time.monotonic() - self._since > self._limit_s:
             raise OSError(f"no packet of its streams came for {self._limit_s:g} s")
         return data
@@ -258,7 +258,7 @@ class Watched:
         Args:
             may_grow: streams may be announced at any time, so that the number of bytes counts.
         """
-        self._left = MAX_WITHOUT if may_grow else None
+        self._left = MAX_BYTES_WITHOUT_PACKET if may_grow else None
         self._is_read = False
         if self._limit_s is not None:
             self._limit_s = READ_S
@@ -301,7 +301,7 @@ class ContainerSource:
         end_s = 0.0  # of what came so far
         for packet in self._timed(packets) if self._has_no_times else self._counted(packets):
             unseen += 1
-            if unseen >= LOOK_AFTER or (packet.is_keyframe and packet.stream_index in videos):
+            if unseen >= LOOK_AFTER_PACKETS or (packet.is_keyframe and packet.stream_index in videos):
                 self._look()
                 unseen = 0
             if packet.has_sidedata("encryption_info"):
@@ -409,7 +409,7 @@ class ContainerSource:
                 for timed in ready:
                     waiting -= 1
                     yield timed
-        for data in islice(cycle(first), MAX_AGAIN):
+        for data in islice(cycle(first), MAX_REPEATED):
             if order is None or not waiting:
                 return
             with suppress(*packet_errors()):
@@ -490,7 +490,7 @@ def _container(
     timeout = None if timeouts_s == (None, None) else timeouts_s
     try:
         return av.open(
-            source, "r", format, options={**_MERGED, **options}, timeout=timeout, metadata_errors="replace"
+            source, "r", format, options={**_MERGE_TABLES, **options}, timeout=timeout, metadata_errors="replace"
         )  # a title in another encoding is no reason to refuse a stream
     except InvalidInput:
         raise  # by what is read from

@@ -35,7 +35,7 @@ if TYPE_CHECKING:
 RECONNECT_FOR_S: Final = 60.0
 """A source that broke is opened again for so many seconds: a camera or an encoder that restarts takes less."""
 
-LIVED_S: Final = 5.0
+MIN_LIFE_S: Final = 5.0
 """A source that lasted less has not come back: it must not be opened again and again without a limit."""
 
 MIN_OPEN_S: Final = 1.0
@@ -201,7 +201,7 @@ class MediaInput:
 
     def _reopen(self, broke: SourceBroke | None, lived_s: float) -> Opened | None:
         now, name, limit_s = time.monotonic(), self._input.name, self._options.reconnect_for_s
-        if self._lost_at is None or lived_s >= LIVED_S:
+        if self._lost_at is None or lived_s >= MIN_LIFE_S:
             self._failures, self._lost_at = 0, now
         if self._input.listens:  # senders that stop and senders that break look the same: RTMP is cut in both cases
             self._report.say(f"the sender to {name} is gone; waiting {limit_s:g} s for a sender")

@@ -41,7 +41,7 @@ PAUSE_S: Final = 3.0
 MAX_BYTES: Final = 32 * 1024 * 1024
 """A segment ends at this size, keyframe or not: half of what servers take by default."""
 
-BESIDE: Final = 1.5
+WITHOUT_LEAD: Final = 1.5
 """Where the leading stream is silent, another one ends the segment at so many times this size."""
 
 MIN_BYTES: Final = 16 * 1024
@@ -203,7 +203,7 @@ class Segmenter:
             self._quiet_since = dts
         if self._begun_at is None:
             return False
-        if self._size >= self._max_bytes * (1 if track == self._lead else BESIDE):
+        if self._size >= self._max_bytes * (1 if track == self._lead else WITHOUT_LEAD):
             return True
         length_s = (dts - self._begun_at) / CLOCK_HZ
         if begins and (self._has_lead or self._is_forced):

@@ -45,8 +45,12 @@ _KINDS: Final = ("video", "audio", "subtitle")
 
 _TICK: Final = Fraction(1, CLOCK_HZ)
 
-Slot: TypeAlias = int
-"""Which stream this is, from segment to segment: see :func:`_slot`."""
+
+class Slot(NamedTuple):
+    """Which stream this is, from segment to segment: the ``number``-th of its kind."""
+
+    kind: str
+    number: int
 
 
 class NotMedia(TrickleError):
@@ -94,15 +98,6 @@ class DemuxedSegment:
     name: str
 
 
-def _slot(kind: str, number: int) -> Slot:
-    """The number of a stream that is the ``number``-th of its kind; the lowest are those of videos."""
-    return _KINDS.index(kind) << 16 | number
-
-
-def _kind(slot: Slot) -> str:
-    return _KINDS[slot >> 16]
-
-
 def _is_mpegts(stream: Stream) -> bool:
     """Whether the decoder's parameters come within the stream, and times have 33 bits."""
     return stream.container.format.name == "mpegts"
@@ -114,9 +109,8 @@ def _tracks(container: InputContainer) -> dict[Slot, Track]:
     for stream in container.streams:
         context = stream.codec_context
         if context is not None and stream.type in _KINDS:
-            tracks[_slot(stream.type, numbers[stream.type])] = Track(
-                stream, str(context.codec.canonical_name), _shape(stream, context)
-            )
+            slot = Slot(stream.type, numbers[stream.type])
+            tracks[slot] = Track(stream, str(context.codec.canonical_name), _shape(stream, context))
             numbers[stream.type] += 1
     return tracks
 
@@ -229,7 +223,7 @@ class File:
         for slot, track in tracks.items():
             # A muxer knows codecs by their decoders' names, too, where these differ.
             names = (track.codec, track.stream.codec_context.name)
-            is_wanted = _kind(slot) == "audio" or path.suffix.lower() not in _SOUND_ONLY
+            is_wanted = slot.kind == "audio" or path.suffix.lower() not in _SOUND_ONLY
             if not is_wanted or self._muxer.supported_codecs.isdisjoint(names):
                 self.left_out[slot] = track.codec
                 continue
@@ -276,7 +270,7 @@ class File:
             filtered.stream = self._streams[slot]
             filtered.time_base = _TICK
             (filtered.pts, filtered.dts), filtered.duration = times, duration
-            if _kind(slot) == "subtitle":  # says itself how long it is shown
+            if slot.kind == "subtitle":  # says itself how long it is shown
                 self._mux(slot, filtered)
                 continue
             before, self._held[slot] = self._held.get(slot), filtered
@@ -508,7 +502,7 @@ class Joiner:
         """The packets that can be decoded: after a loss, those of each video from its next keyframe on."""
         since: dict[Slot, int] = {}
         for slot, packet in packets:
-            if _kind(slot) == "video":
+            if slot.kind == "video":
                 if slot not in self._decodable:
                     if not packet.is_keyframe:
                         continue
@@ -544,9 +538,9 @@ class Joiner:
             raise NotMedia(str(failure)) from None
         self.files.append(self._file.path)
         for slot in tracks.keys() - complete.keys():
-            self._say(f"left out: a stream ({_kind(slot)}) that has not begun")
+            self._say(f"left out: a stream ({slot.kind}) that has not begun")
         for slot, codec in self._file.left_out.items():
-            self._say(f"left out: a stream ({_kind(slot)}, {codec}) that a {self._path.suffix} file does not hold")
+            self._say(f"left out: a stream ({slot.kind}, {codec}) that a {self._path.suffix} file does not hold")
 
     def _next_path(self) -> Path:
         number = len(self.files) + 1

@@ -206,6 +206,14 @@ def test_409_carries_the_head() -> None:
     assert error.latest == 12
 
 
+def test_409_of_a_channel_that_was_begun_anew_says_so() -> None:
+    """The error has the epoch and the name of the numbering, and the text says what has happened."""
+    error = error_for(409, {wire.EPOCH: "2", wire.LIFE: "abc.2"}, detail="Conflict")
+    assert isinstance(error, Superseded)
+    assert (error.epoch, error.numbering) == (2, "abc.2")
+    assert str(error) == "another client has begun the channel anew: it is in epoch 2 (HTTP 409)"
+
+
 def test_a_refusal_carries_the_wait() -> None:
     """A refusal has Retry-After in seconds."""
     error = error_for(503, {wire.RETRY_AFTER: "3"})

@@ -27,7 +27,7 @@ rules, so that segments join without a seam.
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Iterable, Iterator
+from collections.abc import Hashable, Iterable, Iterator
 from dataclasses import dataclass
 from fractions import Fraction
 from typing import Final, Protocol, TypeVar
@@ -139,7 +139,7 @@ class Timeline:
     """
 
     def __init__(self, *, begin: int | None = None, step: int = 1) -> None:
-        self._tracks: dict[int, _Track] = {}  # by the number of the stream
+        self._tracks: dict[Hashable, _Track] = {}  # by stream
         self._anchors: deque[_Anchor] = deque(maxlen=ANCHORS)  # the newest is last
         self._step = step
         self._first: int | None = None  # the first decoding time of all
@@ -147,15 +147,15 @@ class Timeline:
         self._end = self._newest  # the end of the frame that is shown last, of all streams
         self._resume_at = begin  # the next source begins here; None: at its own time
 
-    def stamp(self, number: int, packet: Stamped, time_base: Fraction) -> tuple[int, int]:
+    def stamp(self, stream: Hashable, packet: Stamped, time_base: Fraction) -> tuple[int, int]:
         """Return the presentation and decoding time of a packet, in 90 kHz ticks.
 
         Args:
-            number: the number of the packet's stream.
+            stream: the packet's, by any name that stays the same.
             packet: the next packet of its stream, in decoding order.
             time_base: seconds per tick of the packet's own timestamps.
         """
-        track = self._tracks.setdefault(number, _Track())
+        track = self._tracks.setdefault(stream, _Track())
         time = packet.pts if packet.dts is None else packet.dts
         if time is None:
             shown = decoded = self._newest if track.last < 0 else track.last + self._step

@@ -652,14 +652,14 @@ def test_a_live_source_that_goes_on_in_other_streams_breaks(tmp_path: Path) -> N
             return data
 
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(inputs, "MAX_WITHOUT", 64 * 1024)
+        patch.setattr(inputs, "MAX_BYTES_WITHOUT_PACKET", 64 * 1024)
         source = open_media(Endless(), "it")
         with pytest.raises(SourceBroke, match=r"it goes on in other streams \(video: h264, audio: aac\)"):
             list(Remuxer(Segmenter(), warn=print).steps(source, "it"))
     assert taken < len(film) + 128 * 1024
 
 
-@pytest.mark.parametrize("limit", ["MAX_WITHOUT", "READ_S"])
+@pytest.mark.parametrize("limit", ["MAX_BYTES_WITHOUT_PACKET", "READ_S"])
 def test_a_network_source_that_goes_on_in_other_streams_breaks(tmp_path: Path, limit: str) -> None:
     """After 16 MiB, here 64 KiB, or after 10 s, here one, without a packet, although bytes come."""
     film = made(tmp_path / "film.ts", FILM).read_bytes()
@@ -676,7 +676,7 @@ def test_a_network_source_that_goes_on_in_other_streams_breaks(tmp_path: Path, l
         threading.Thread(target=send, args=[listener], daemon=True).start()
         given = Input.parse(f"tcp://127.0.0.1:{listener.getsockname()[1]}")
         opened = given.open(lambda: False)
-        patch.setattr(inputs, limit, 64 * 1024 if limit == "MAX_WITHOUT" else 1.0)
+        patch.setattr(inputs, limit, 64 * 1024 if limit == "MAX_BYTES_WITHOUT_PACKET" else 1.0)
         with pytest.raises(SourceBroke, match=r"it goes on in other streams \(video: h264, audio: aac\)"):
             list(Remuxer(Segmenter(), warn=print).steps(opened.source, "it"))
 
