@@ -137,11 +137,7 @@ class RawSource:
     path: str | None
     splitter: Splitter
     content_type = wire.DEFAULT_CONTENT_TYPE  # nothing is known about the bytes
-
-    @property
-    def drops(self) -> bool:
-        """Plain bytes wait while the network is slow."""
-        return False
+    drops = False  # they wait while the network is slow
 
     def shorten(self, size: int) -> None:
         """The user says how long segments are."""

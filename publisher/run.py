@@ -74,8 +74,8 @@ async def run(
                 running.cancel()  # at once: the source may be silent
             case Disconnected(error):
                 status.say(f"warning: {error}; segments are kept, and sent again when the server answers")
-            case Reconnected(outage_s):
-                status.say(f"the server answers again after {outage_s:.1f} s")
+            case Reconnected():
+                status.say(str(event))
             case Finished(unconfirmed=seqs) if not all_told:
                 unconfirmed = len(seqs)
 

@@ -89,7 +89,8 @@ class Gap:
 
     def __str__(self) -> str:
         which = f"segment {self.first}" if self.first == self.last else f"segments {self.first} to {self.last}"
-        return f"missed {which} ({self.reason})"
+        where = {"restarted": " of the new numbering", "ended": " before the channel's end"}.get(self.reason, "")
+        return f"missed {which}{where}"
 
 
 @dataclass(frozen=True, slots=True)

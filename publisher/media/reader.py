@@ -90,10 +90,12 @@ class MediaInput:
         options: how it is read and written.
 
     Attributes:
+        drops: it cannot wait: segments are dropped when the network is too slow.
         content_type: media type of the segments, once it is open.
     """
 
     def __init__(self, what: Input, options: MediaOptions) -> None:
+        self.drops: Final = options.realtime
         self.content_type = wire.MPEG_TS
         self._input = what
         self._options = options
@@ -102,11 +104,6 @@ class MediaInput:
         self._said: set[str] = set()
         self._failures = 0
         self._lost_at: float | None = None
-
-    @property
-    def drops(self) -> bool:
-        """Whether it cannot wait: segments are dropped when the network is too slow."""
-        return self._options.realtime
 
     def shorten(self, size: int) -> None:
         """End the segment under way, and make the next ones smaller."""

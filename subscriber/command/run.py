@@ -21,7 +21,10 @@ from tricklecast.subscriber.client import Subscriber
 from tricklecast.subscriber.command.listing import newest_began, start_since
 from tricklecast.subscriber.core import OnLag
 from tricklecast.subscriber.events import (
+    Gap,
+    Restarted,
     Retrying,
+    SegmentBroken,
     SegmentTruncated,
     SkippedAhead,
     SubscriberEvent,
@@ -174,7 +177,7 @@ class _Run:
             async for segment in subscriber:
                 await self._take(segment)
         if missed := subscriber.missed_at_end:
-            await self._tell_gap(missed, None)
+            await self._report.tell("gap", missed=missed, before=None)
         await self._output.ended(subscriber.missed_at_end)
 
     async def _take(self, segment: Segment) -> None:
@@ -185,7 +188,7 @@ class _Run:
             self._notes.append(f"the channel is fragmented MP4, and so is {name}; {fits}")
         self._progress.begun(segment.seq, segment.lag)
         if segment.gap:
-            await self._tell_gap(segment.gap, segment.seq)
+            await self._report.tell("gap", missed=segment.gap, before=segment.seq)
         await self._output.begin(segment)
         first_at: float | None = None
         while chunk := await segment.read_some():
@@ -199,7 +202,6 @@ class _Run:
         self._retry_told = ""
         await self._report.tell(
             "segment",
-            *_faults(segment),
             seq=segment.seq,
             epoch=segment.epoch,
             life=segment.life,
@@ -216,17 +218,15 @@ class _Run:
             file=self._output.file,
         )
 
-    async def _tell_gap(self, missed: int, before: int | None) -> None:
-        where = "the end of the channel" if before is None else f"segment {before}"
-        text = f"warning: {count(missed, 'segment')} missed before {where}"
-        await self._report.tell("gap", text, missed=missed, before=before)
-
     def _on_event(self, event: SubscriberEvent) -> None:
-        if isinstance(event, Retrying):
-            self._progress.state = "reconnecting"
-        if isinstance(event, Retrying | SkippedAhead):
-            self._retries.append(str(event.error))
-            self._noticed.set()
+        match event:
+            case Gap() | Restarted() | SegmentTruncated() | SegmentBroken():
+                self._report.say(f"warning: {event}")
+            case Retrying(error=error) | SkippedAhead(error=error):
+                if isinstance(event, Retrying):
+                    self._progress.state = "reconnecting"
+                self._retries.append(str(error))
+                self._noticed.set()
 
     async def _watch_retries(self) -> None:
         while True:
@@ -304,18 +304,6 @@ def _is_final(error: TrickleError) -> bool:
     return isinstance(error, BrokenByPeer) and error.status in (wire.Status.UNAUTHORIZED, wire.Status.FORBIDDEN)
 
 
-def _faults(segment: Segment) -> list[str]:
-    """Describe the faults of a segment, for people."""
-    faults = []
-    if segment.restarted:
-        faults.append(f"warning: the channel's numbering began again at segment {segment.seq}")
-    if segment.truncated is not None:
-        faults.append(f"warning: {SegmentTruncated(segment.seq, segment.truncated)}")
-    if segment.broken is not None:
-        faults.append(f"warning: segment {segment.seq} was cut after {segment.bytes_read} bytes: {segment.broken}")
-    return faults
-
-
 # For people and programs.
 
 
@@ -354,11 +342,16 @@ class Report:
         """
         if self._sink is None:
             for line in lines:
-                self._screen.say(line)
+                self.say(line)
             return
         head = {"v": VERSION, "event": event, "time": self._clock()}
         await self._sink.write(json.dumps(_rounded(head | fields), ensure_ascii=False).encode() + b"\n")
         await self._sink.end()
+
+    def say(self, line: str) -> None:
+        """Tell people."""
+        if self._sink is None:
+            self._screen.say(line)
 
     def live(self, line: Callable[[], str]) -> AbstractContextManager[None]:
         """Keep a line up to date while the block runs, for people on a terminal."""

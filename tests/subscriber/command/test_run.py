@@ -105,8 +105,8 @@ class TestPeople:
         assert totals.segments == 3
         lines = [line for line in said if "retried" not in line]
         assert lines[:3] == [
-            "warning: 5 segments missed before segment 6",
-            "warning: the channel's numbering began again at segment 6",
+            "warning: the channel's numbering has changed; going on with its segment 6",
+            "warning: missed segments 1 to 5 of the new numbering",
             "warning: segment 6 is truncated: publisher [red]lost",
         ]
         assert lines[3].startswith("received 3 segments (18 B) in ")
