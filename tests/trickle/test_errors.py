@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import inspect
+import pickle
 from array import array
 
 import pytest
@@ -111,8 +112,10 @@ def test_invalid_input_is_a_value_error(error: InvalidInput) -> None:
     ],
 )
 def test_texts_say_what_happened_in_one_line(error: TrickleError, text: str) -> None:
-    """The text names the failure, the seq, the status and the server's own words, as far as they are known."""
+    """The text names the failure, the seq, the status and the server's own words, as far as they are known. It is the
+    same in another process."""
     assert str(error) == text
+    assert str(pickle.loads(pickle.dumps(error))) == text
 
 
 def test_attributes_of_invalid_input() -> None:
