@@ -23,6 +23,7 @@ from storm_tables import parameter_table, report_tables
 from tricklecast.analytics.report.model import Alert, Report, schema
 from tricklecast.app.cli import COMMANDS, Command, load
 from tricklecast.trickle import __version__
+from tricklecast.trickle.client.reports import Event
 
 project = "tricklecast"
 release = __version__
@@ -47,6 +48,13 @@ def setup(app: Sphinx) -> None:
     """Called by Sphinx."""
     app.connect("source-read", _fill_in)
     app.connect("build-finished", _write_schemas)
+    app.connect("autodoc-process-signature", _signature)
+
+
+def _signature(app: Sphinx, what: str, name: str, shown: object, *rest: object) -> tuple[str, str] | None:
+    """An event is made with its fields."""
+    is_event = isinstance(shown, type) and issubclass(shown, Event)
+    return (f"({', '.join(shown.__match_args__)})", "") if is_event else None
 
 
 def _write_schemas(app: Sphinx, error: Exception | None) -> None:

@@ -14,8 +14,7 @@
 
 from __future__ import annotations
 
-import json
-import secrets
+import os
 import ssl
 from collections.abc import Awaitable, Callable, Mapping
 from enum import Enum
@@ -24,7 +23,6 @@ from itertools import count
 from random import Random
 from types import TracebackType
 from typing import TYPE_CHECKING, Final, Literal, TypedDict
-from uuid import uuid4
 
 import anyio
 from anyio.abc import TaskGroup
@@ -224,7 +222,7 @@ class Publisher:
         urls = channel_urls(url)
         self.url = urls[0]
         nodes = Nodes(urls, Random(), follows=True)
-        self._plan = Plan(parse_start(start), rng=Random(), name=uuid4().hex, outage_s=outage_s)
+        self._plan = Plan(parse_start(start), rng=Random(), name=os.urandom(16).hex(), outage_s=outage_s)
         self._idle_rotation_s = idle_rotation_s
         self._buffer_s = buffer_s
         self._http = TrickleClient(
@@ -232,7 +230,7 @@ class Publisher:
             transport=transport,
             headers={
                 "User-Agent": USER_AGENT,
-                wire.CLIENT: f"publisher-{secrets.token_hex(6)}",
+                wire.CLIENT: f"publisher-{os.urandom(6).hex()}",
                 **(headers or {}),
             },
             auth=httpx_auth(auth),
@@ -503,6 +501,8 @@ def _json_line(obj: object, *, limit: int) -> bytes:
         InvalidInput: it has a value that JSON does not have, or is longer than ``limit`` bytes.
     """
     try:
+        import json  # few publishers need it
+
         data = json.dumps(obj, ensure_ascii=False, separators=(",", ":"), allow_nan=False).encode() + b"\n"
     except ValueError as error:  # UnicodeEncodeError, a lone surrogate, included
         raise InvalidInput(f"not JSON: {error}") from None

@@ -40,7 +40,7 @@ from collections import deque
 from dataclasses import dataclass, field, replace
 from enum import Enum
 from random import Random
-from typing import Final, Literal
+from typing import Final, Literal, NamedTuple
 
 from tricklecast.trickle import wire
 from tricklecast.trickle.backoff import Backoff, RetryBudget
@@ -150,8 +150,7 @@ class Receipt:
     attempts: int = 1
 
 
-@dataclass(frozen=True, slots=True)
-class Ticket:
+class Ticket(NamedTuple):
     """Permission to make one request for one segment."""
 
     seq: int
@@ -168,12 +167,11 @@ class Ticket:
     def again(self, seq: int | None = None, *, exposed: bool = False) -> Ticket:
         """The ticket of the next attempt; at another seq, if one is given, of which the server has nothing."""
         if seq is not None:
-            return replace(self, seq=seq, attempt=self.attempt + 1, exposed=False)
-        return replace(self, attempt=self.attempt + 1, exposed=self.exposed or exposed)
+            return self._replace(seq=seq, attempt=self.attempt + 1, exposed=False)
+        return self._replace(attempt=self.attempt + 1, exposed=self.exposed or exposed)
 
 
-@dataclass(frozen=True, slots=True)
-class Progress:
+class Progress(NamedTuple):
     """How far a segment had come when its request was answered or lost."""
 
     sent: int = 0  # bytes of the body that this request took for sending
@@ -194,8 +192,7 @@ class Progress:
         return self.sent > 0 or self.ended
 
 
-@dataclass(frozen=True, slots=True)
-class Advance:
+class Advance(NamedTuple):
     """Go on. Of a segment: it is done with, either published (``receipt``) or lost (``error``, for its writer)."""
 
     receipt: Receipt | None = None
@@ -222,8 +219,7 @@ class Resync:
     error: TrickleError | None = field(default=None, compare=False)  # why
 
 
-@dataclass(frozen=True, slots=True)
-class Stop:
+class Stop(NamedTuple):
     """Nothing more can be published."""
 
     error: TrickleError

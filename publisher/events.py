@@ -1,4 +1,4 @@
-"""The events of a publisher: one frozen dataclass for each, for ``Publisher(on_event=)`` and the log.
+"""The events of a publisher: one class for each, for ``Publisher(on_event=)`` and the log.
 
 ::
 
@@ -18,19 +18,17 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable
-from dataclasses import dataclass
 from typing import Final, TypeAlias
 
 from tricklecast.publisher.core import Receipt
-from tricklecast.trickle.client.reports import Reporter
+from tricklecast.trickle.client.reports import Event, Reporter
 from tricklecast.trickle.errors import SegmentDropped, TrickleError
 
 logger: Final = logging.getLogger("tricklecast.publisher")
 logger.addHandler(logging.NullHandler())  # a program that has not set up logging sees nothing of it
 
 
-@dataclass(frozen=True, slots=True)
-class SegmentBegun:
+class SegmentBegun(Event):
     """The first bytes of a segment, or its end, were handed to a connection."""
 
     seq: int
@@ -39,8 +37,7 @@ class SegmentBegun:
         return f"segment {self.seq} begins"
 
 
-@dataclass(frozen=True, slots=True)
-class SegmentPublished:
+class SegmentPublished(Event):
     """The server has confirmed a segment."""
 
     receipt: Receipt
@@ -49,8 +46,7 @@ class SegmentPublished:
         return f"segment {self.receipt.seq} is published ({self.receipt.sent} bytes)"
 
 
-@dataclass(frozen=True, slots=True)
-class SegmentLost:
+class SegmentLost(Event):
     """A segment was not published.
 
     Attributes:
@@ -68,8 +64,7 @@ class SegmentLost:
         return f"{name} is lost: {self.error}"
 
 
-@dataclass(frozen=True, slots=True)
-class Retrying:
+class Retrying(Event):
     """A request failed, and is made again.
 
     Attributes:
@@ -88,8 +83,7 @@ class Retrying:
         return f"{self.error}; attempt {self.attempt} in {self.delay_s:.2f} s"
 
 
-@dataclass(frozen=True, slots=True)
-class Disconnected:
+class Disconnected(Event):
     """The server does not answer, or a connection to it broke. Told once, until :class:`Reconnected`."""
 
     error: TrickleError
@@ -98,8 +92,7 @@ class Disconnected:
         return f"the server does not answer: {self.error}"
 
 
-@dataclass(frozen=True, slots=True)
-class Reconnected:
+class Reconnected(Event):
     """The server answers again.
 
     Attributes:
@@ -112,8 +105,7 @@ class Reconnected:
         return f"the server answers again, after {self.outage_s:.1f} s"
 
 
-@dataclass(frozen=True, slots=True)
-class Renumbered:
+class Renumbered(Event):
     """A segment is published under another number, since the server's numbering goes on elsewhere."""
 
     old: int
@@ -123,8 +115,7 @@ class Renumbered:
         return f"segment {self.old} is published as segment {self.new}"
 
 
-@dataclass(frozen=True, slots=True)
-class Failed:
+class Failed(Event):
     """Nothing more can be published: ``Superseded``, ``ChannelBusy``, ``ChannelEnded``, ``Refused`` and so on."""
 
     error: Exception
@@ -133,8 +124,7 @@ class Failed:
         return f"nothing more can be published: {self.error}"
 
 
-@dataclass(frozen=True, slots=True)
-class Finished:
+class Finished(Event):
     """The publisher was closed.
 
     Attributes:

@@ -28,10 +28,9 @@ The rules (docs/reference/protocol.md, sections 4 to 6):
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from enum import StrEnum
 from random import Random
-from typing import Final, TypeAlias
+from typing import Final, NamedTuple, TypeAlias
 
 from tricklecast.trickle import wire
 from tricklecast.trickle.backoff import Backoff, RetryBudget
@@ -89,8 +88,7 @@ AnyStart: TypeAlias = int | str | Position
 """``"next"``, ``"current"``, ``"earliest"``, N, -N, a :class:`Position`, or the text of any of these."""
 
 
-@dataclass(frozen=True, slots=True)
-class Start:
+class Start(NamedTuple):
     """A start, as the first GET needs it.
 
     Attributes:
@@ -159,8 +157,7 @@ class Start:
 # What the cursor answers ------------------------------------------------------------------------------------------
 
 
-@dataclass(frozen=True, slots=True)
-class Ask:
+class Ask(NamedTuple):
     """The GET to make.
 
     Attributes:
@@ -174,8 +171,7 @@ class Ask:
     life: str | None = None
 
 
-@dataclass(frozen=True, slots=True)
-class Advance:
+class Advance(NamedTuple):
     """A segment has begun: hand it to the user, and make the next GET after ``delay_s``.
 
     The fields that :class:`~tricklecast.subscriber.Segment` has, too, mean the same there.
@@ -199,24 +195,21 @@ class Advance:
     delay_s: float = 0.0
 
 
-@dataclass(frozen=True, slots=True)
-class Resolved:
+class Resolved(NamedTuple):
     """``next`` is this seq: request it at once."""
 
     seq: int
     delay_s: float = 0.0
 
 
-@dataclass(frozen=True, slots=True)
-class RetryAfter:
+class RetryAfter(NamedTuple):
     """Make the same GET again after ``delay_s``, which is never 0."""
 
     delay_s: float
     error: TrickleError
 
 
-@dataclass(frozen=True, slots=True)
-class Resync:
+class Resync(NamedTuple):
     """The wanted segment does not exist: go on at ``seq`` after ``delay_s``."""
 
     seq: int
@@ -224,15 +217,13 @@ class Resync:
     error: TrickleError
 
 
-@dataclass(frozen=True, slots=True)
-class End:
+class End(NamedTuple):
     """The channel has ended; ``gap`` segments were missed between the last one read and the end."""
 
     gap: int = 0
 
 
-@dataclass(frozen=True, slots=True)
-class Stop:
+class Stop(NamedTuple):
     """Give up with this error."""
 
     error: TrickleError

@@ -9,7 +9,7 @@
 
     Subscriber(url, on_event=on_event)
 
-Each event is a frozen dataclass, and its ``str()`` is a sentence. The same sentences go to the logger
+Each event is a value that does not change, and its ``str()`` is a sentence. The same sentences go to the logger
 ``tricklecast.subscriber``: WARNING for data that was lost and for the first retry of a request, INFO for the rest.
 """
 
@@ -21,7 +21,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Final, Literal, TypeAlias
 
-from tricklecast.trickle.client.reports import Reporter
+from tricklecast.trickle.client.reports import Event, Reporter
 from tricklecast.trickle.errors import ConnectionLost, TrickleError
 
 LOGGER: Final = logging.getLogger("tricklecast.subscriber")
@@ -29,16 +29,14 @@ LOGGER: Final = logging.getLogger("tricklecast.subscriber")
 LOGGER.addHandler(logging.NullHandler())
 
 
-@dataclass(frozen=True, slots=True)
-class Connected:
+class Connected(Event):
     """The server has answered: for the first time, or for the first time after an outage."""
 
     def __str__(self) -> str:
         return "connected"
 
 
-@dataclass(frozen=True, slots=True)
-class Retrying:
+class Retrying(Event):
     """A request failed and is made again.
 
     Attributes:
@@ -55,8 +53,7 @@ class Retrying:
         return f"{self.error}; attempt {self.attempt} in {self.delay_s:.2f} s"
 
 
-@dataclass(frozen=True, slots=True)
-class SkippedAhead:
+class SkippedAhead(Event):
     """The wanted segment does not exist; the subscriber asks for another one.
 
     Attributes:
@@ -73,8 +70,7 @@ class SkippedAhead:
         return f"{self.error}; going on at segment {self.seq}"
 
 
-@dataclass(frozen=True, slots=True)
-class Gap:
+class Gap(Event):
     """Segments were missed.
 
     Attributes:
@@ -93,8 +89,7 @@ class Gap:
         return f"missed {which}{where}"
 
 
-@dataclass(frozen=True, slots=True)
-class Restarted:
+class Restarted(Event):
     """The channel's numbering is another one than before: it was created again, or its server was restarted.
 
     The subscriber goes on with segment ``seq`` of that numbering; its ``epoch`` and ``life`` are what the server says.
@@ -108,8 +103,7 @@ class Restarted:
         return f"the channel's numbering has changed; going on with its segment {self.seq}"
 
 
-@dataclass(frozen=True, slots=True)
-class Lagging:
+class Lagging(Event):
     """The subscriber has fallen behind: segment ``seq`` begins although ``lag`` newer ones have begun.
 
     Reported once, until the subscriber has caught up.
@@ -122,8 +116,7 @@ class Lagging:
         return f"segment {self.seq} is {self.lag} behind the newest one"
 
 
-@dataclass(frozen=True, slots=True)
-class SegmentTruncated:
+class SegmentTruncated(Event):
     """A segment is not whole; ``reason`` is the server's word: ``"truncated"``, ``"skipped"`` or ``"terminated"``.
 
     ``"unknown"``: a proxy has dropped what the server said at the end, and the server does not have it any more.
@@ -146,8 +139,7 @@ _TRUNCATIONS: Final = {
 """The servers' words, in plain English."""
 
 
-@dataclass(frozen=True, slots=True)
-class SegmentResumed:
+class SegmentResumed(Event):
     """A segment whose connection was cut goes on behind the ``bytes_read`` bytes that were read; no byte is lost."""
 
     seq: int
@@ -157,8 +149,7 @@ class SegmentResumed:
         return f"segment {self.seq} goes on after {self.bytes_read} bytes"
 
 
-@dataclass(frozen=True, slots=True)
-class SegmentBroken:
+class SegmentBroken(Event):
     """The connection of a segment was cut by ``error``, and the bytes behind the ``bytes_read`` ones cannot be had."""
 
     seq: int
@@ -169,16 +160,14 @@ class SegmentBroken:
         return f"segment {self.seq} broke after {self.bytes_read} bytes: {self.error}"
 
 
-@dataclass(frozen=True, slots=True)
-class Ended:
+class Ended(Event):
     """The channel has ended."""
 
     def __str__(self) -> str:
         return "the channel has ended"
 
 
-@dataclass(frozen=True, slots=True)
-class Failed:
+class Failed(Event):
     """The subscription is over because of an error, which is also raised."""
 
     error: Exception

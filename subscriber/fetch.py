@@ -14,11 +14,11 @@ the head is. A server that does not answer that is away.
 
 from __future__ import annotations
 
-import secrets
+import os
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass, field, replace
 from random import Random
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Final, NamedTuple
 
 import anyio
 
@@ -128,8 +128,7 @@ class Received:
         return self.size, b"".join(self._head)[:COMPARED_BYTES], b"".join(self._tail)[-COMPARED_BYTES:]
 
 
-@dataclass(frozen=True, slots=True)
-class Source:
+class Source(NamedTuple):
     """A response from which a segment is read.
 
     Attributes:
@@ -204,7 +203,7 @@ def request_headers() -> dict[str, str]:
         "User-Agent": f"tricklecast-subscriber/{__version__}",
         # The same name over reconnects: logs can tell one client from another. It does not have 16 digits, since
         # servers give names of 16 digits to clients without one.
-        wire.CLIENT: f"subscriber-{secrets.token_hex(6)}",
+        wire.CLIENT: f"subscriber-{os.urandom(6).hex()}",
     }
 
 

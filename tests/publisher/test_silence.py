@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-from dataclasses import replace
 from typing import Any
 
 import anyio
@@ -33,7 +32,7 @@ def short(monkeypatch: pytest.MonkeyPatch) -> None:
     async def exchange(*args: Any, **options: Any) -> Answered | Lost:
         outcome = await answers.exchange(*args, **options)
         is_silence = isinstance(outcome, Lost) and outcome.waited_s > 0
-        return replace(outcome, waited_s=SILENCE_S) if is_silence and isinstance(outcome, Lost) else outcome
+        return outcome._replace(waited_s=SILENCE_S) if is_silence and isinstance(outcome, Lost) else outcome
 
     monkeypatch.setattr(segments, "exchange", exchange)
     monkeypatch.setattr(client, "CONFIRM_S", 0.05)

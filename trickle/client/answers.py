@@ -19,8 +19,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Iterable, Mapping
-from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Final, NamedTuple
 from urllib.parse import urljoin, urlsplit
 
 import anyio
@@ -74,8 +73,7 @@ _NONE: Final[Mapping[str, str]] = {}
 _INTEGER: Final = re.compile(r"-?[0-9]{1,15}", re.ASCII)
 
 
-@dataclass(frozen=True, slots=True)
-class Answer:
+class Answer(NamedTuple):
     """The head of one response, reduced to the status and the headers that a client reads.
 
     Attributes:
@@ -156,8 +154,7 @@ class Answer:
         return error_for(self.status, self.headers, seq=seq, detail=self.detail)
 
 
-@dataclass(frozen=True, slots=True)
-class Lost:
+class Lost(NamedTuple):
     """A request without a response.
 
     Attributes:
@@ -174,8 +171,7 @@ class Lost:
 ExchangeOutcome = Answer | Lost
 
 
-@dataclass(frozen=True, slots=True)
-class Answered:
+class Answered(NamedTuple):
     """A response with its body, which is open only if the caller asked for that."""
 
     answer: Answer
@@ -237,7 +233,7 @@ async def exchange(
     if stays_open(answer):
         return Answered(answer, received)
     line = first_line(await _beginning(received, is_empty=answer.empty))
-    return Answered(replace(answer, detail=line) if line and not answer.detail else answer, received)
+    return Answered(answer._replace(detail=line) if line and not answer.detail else answer, received)
 
 
 def _redirected(method: str, url: str, answer: Answer) -> str | None:

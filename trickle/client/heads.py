@@ -12,8 +12,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Collection
-from dataclasses import dataclass
-from typing import Final
+from typing import Final, NamedTuple
 
 MAX_HEAD: Final = 65536
 """Longest head of a response, in bytes (nginx's limit is 32 KiB, uvicorn's 64 KiB)."""
@@ -41,8 +40,7 @@ class InvalidHead(Exception):
     """The head breaks the rules of HTTP."""
 
 
-@dataclass(frozen=True, slots=True)
-class ResponseHead:
+class ResponseHead(NamedTuple):
     """The status line and the headers of a response.
 
     Attributes:

@@ -33,7 +33,6 @@ would undo what replicas are for.
 from __future__ import annotations
 
 from collections.abc import Awaitable, Callable, Mapping, Sequence
-from dataclasses import replace
 from functools import lru_cache
 from random import Random
 from typing import Final, TypeAlias
@@ -183,7 +182,7 @@ async def _round(
             return found
         else:
             refusal = found if refusal is None else min(refusal, found, key=_asked_again)
-            why = replace(found.answer, detail=f"{_shown(url)}: {found.answer.detail}".removesuffix(": "))
+            why = found.answer._replace(detail=f"{_shown(url)}: {found.answer.detail}".removesuffix(": "))
             error, pause_s = why.error(seq), max(MIN_DELAY_S, nodes.rng.uniform(0.0, PAUSE_S))
             told[url] = f"HTTP {found.answer.status} {found.answer.detail}".strip()
         is_left = nodes.failed(url)
@@ -211,7 +210,7 @@ def _asked_again(found: Answered) -> tuple[bool, float]:
 
 def _unreachable(lost: Lost, told: Mapping[ChannelURL, str]) -> Lost:
     detail = "; ".join(dict.fromkeys(told.values()))
-    return replace(lost, error=ConnectionLost(seq=lost.error.seq, detail=detail, server=", ".join(map(_shown, told))))
+    return lost._replace(error=ConnectionLost(seq=lost.error.seq, detail=detail, server=", ".join(map(_shown, told))))
 
 
 def _refused(refusal: Answered, told: Mapping[ChannelURL, str], *, is_left: bool) -> Answered:
@@ -221,4 +220,4 @@ def _refused(refusal: Answered, told: Mapping[ChannelURL, str], *, is_left: bool
         headers = {**headers, wire.RETRY_AFTER: "0"}
     if len(told) > 1:
         detail = "; ".join(f"{_shown(node)}: {why}" for node, why in told.items())
-    return Answered(replace(answer, headers=headers, detail=detail), refusal.body)
+    return Answered(answer._replace(headers=headers, detail=detail), refusal.body)

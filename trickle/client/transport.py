@@ -44,7 +44,6 @@ import os
 import ssl
 from abc import abstractmethod
 from collections.abc import AsyncGenerator, AsyncIterable, AsyncIterator, Awaitable, Callable, Coroutine
-from dataclasses import dataclass
 from functools import lru_cache
 from typing import Any, Final, NamedTuple, Protocol
 
@@ -137,8 +136,7 @@ class RequestTimeouts(NamedTuple):
         return cls(seconds, seconds, seconds)
 
 
-@dataclass(frozen=True, slots=True)
-class RawRequest:
+class RawRequest(NamedTuple):
     """A request, ready to be sent.
 
     Attributes:

@@ -6,7 +6,7 @@ import logging
 
 import pytest
 
-from tricklecast.trickle.client.reports import Reporter
+from tricklecast.trickle.client.reports import Event, Reporter
 
 LOGGER = logging.getLogger("tricklecast.test")
 
@@ -30,3 +30,44 @@ def test_a_callback_that_fails_is_logged(caplog: pytest.LogCaptureFixture) -> No
     Reporter(LOGGER, "cam", fail).report("it begins", logging.INFO)
     assert "cam: on_event failed at it begins" in caplog.text
     assert "LookupError: mine" in caplog.text
+
+
+class Moved(Event):
+    """It has a field with a default."""
+
+    old: int
+    new: int = 0
+
+
+class Over(Event):
+    """It has no field."""
+
+
+def test_events_are_values() -> None:
+    """They are equal if they have the same kind and the same fields; they can be matched, and kept in sets."""
+    moved = Moved(1, new=2)
+    assert (moved, Moved(1), Over()) == (Moved(1, 2), Moved(old=1, new=0), Over())
+    assert moved != Moved(1)
+    assert moved != Over()
+    assert len({moved, Moved(1, 2), Over()}) == 2
+    assert (repr(moved), repr(Over())) == ("Moved(old=1, new=2)", "Over()")
+    match moved:
+        case Moved(old, new=new):
+            assert (old, new) == (1, 2)
+
+
+@pytest.mark.parametrize(("values", "named"), [((), {}), ((1, 2, 3), {}), ((1,), {"old": 1}), ((1,), {"other": 1})])
+def test_an_event_needs_its_fields(values: tuple[int, ...], named: dict[str, int]) -> None:
+    """Each once, and no other."""
+    with pytest.raises(TypeError, match=r"Moved has the fields \(old, new\)"):
+        Moved(*values, **named)
+
+
+def test_an_event_does_not_change() -> None:
+    """Neither by an assignment nor by a deletion."""
+    moved = Moved(1)
+    with pytest.raises(AttributeError, match="does not change"):
+        moved.old = 2  # type: ignore[misc]
+    with pytest.raises(AttributeError, match="does not change"):
+        del moved.old
+    assert moved == Moved(1)
