@@ -10,8 +10,16 @@ from importlib import import_module
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from tricklecast.subscriber.archive import DamagedIndex, DirectoryInUse, Entry, Recording, read_index, record
-    from tricklecast.subscriber.client import Subscriber
+    from tricklecast.subscriber.archive import (
+        DamagedIndex,
+        DirectoryInUse,
+        Entry,
+        Recording,
+        RecordOptions,
+        read_index,
+        record,
+    )
+    from tricklecast.subscriber.client import ReaderOptions, Subscriber
     from tricklecast.subscriber.core import AnyStart, OnLag
     from tricklecast.subscriber.events import (
         Connected,
@@ -29,20 +37,20 @@ if TYPE_CHECKING:
         SubscriberStatistics,
     )
     from tricklecast.subscriber.media.joiner import NotMedia
-    from tricklecast.subscriber.messages import BadMessage, Message, Messages, json_lines, json_messages
+    from tricklecast.subscriber.messages import BadMessage, Message, MessageOptions, Messages, json_lines, json_messages
     from tricklecast.subscriber.segment import Segment
     from tricklecast.subscriber.sinks import SinkFailed
     from tricklecast.trickle.client.bridge import TrickleTransport
     from tricklecast.trickle.errors import Position
 
 _HOMES = {
-    ".archive": "DamagedIndex DirectoryInUse Entry Recording read_index record",
-    ".client": "Subscriber",
+    ".archive": "DamagedIndex DirectoryInUse Entry RecordOptions Recording read_index record",
+    ".client": "ReaderOptions Subscriber",
     ".core": "AnyStart OnLag",
     ".events": "Connected Ended Failed Gap Lagging Restarted Retrying SegmentBroken SegmentResumed SegmentTruncated "
     "SkippedAhead SubscriberEvent SubscriberStatistics",
     ".media.joiner": "NotMedia",
-    ".messages": "BadMessage Message Messages json_lines json_messages",
+    ".messages": "BadMessage Message MessageOptions Messages json_lines json_messages",
     ".segment": "Segment",
     ".sinks": "SinkFailed",
     "tricklecast.trickle.client.bridge": "TrickleTransport",
@@ -61,10 +69,13 @@ __all__ = [
     "Gap",
     "Lagging",
     "Message",
+    "MessageOptions",
     "Messages",
     "NotMedia",
     "OnLag",
     "Position",
+    "ReaderOptions",
+    "RecordOptions",
     "Recording",
     "Restarted",
     "Retrying",

@@ -31,13 +31,14 @@ from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager, suppress
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
-from typing import Any, BinaryIO, Final, Self
+from typing import Any, BinaryIO, Final, Self, Unpack
 
 import anyio
 from anyio import to_thread
 
-from tricklecast.subscriber.client import Subscriber
+from tricklecast.subscriber.client import ReaderOptions, Subscriber
 from tricklecast.subscriber.core import AnyStart, OnLag
+from tricklecast.subscriber.events import OnEvent
 from tricklecast.subscriber.segment import Segment
 from tricklecast.subscriber.sinks import Output, SinkFailed
 from tricklecast.trickle.client.arguments import URLs, channel_urls, check_number
@@ -619,6 +620,12 @@ class Recording:
     position: Position | None
 
 
+class RecordOptions(ReaderOptions, total=False):
+    """The arguments of :class:`tricklecast.subscriber.Subscriber` that concern a recording."""
+
+    on_event: OnEvent | None
+
+
 async def record(
     url: URLs,
     directory: str | os.PathLike[str],
@@ -627,7 +634,7 @@ async def record(
     keep_segments: int | None = None,
     keep_bytes: int | None = None,
     on_segment: Callable[[Entry], None] | None = None,
-    **options: Any,
+    **options: Unpack[RecordOptions],
 ) -> Recording:
     """Record a channel until its end: one file per segment, and an index (``index.jsonl``).
 
@@ -659,7 +666,7 @@ async def record(
     async with FolderWriter(Path(directory), channel, keep=keep) as writer:
         folder = writer.folder
         removed = folder.removed
-        options = {"on_lag": OnLag.EARLIEST} | options | {"on_broken": "skip"}
+        options.setdefault("on_lag", OnLag.EARLIEST)
         async with Subscriber(url, start=folder.position or start, **options) as subscriber:
             async for segment in subscriber:
                 await writer.begin(segment)

@@ -68,7 +68,6 @@ class ReadingOptions(TypedDict, total=False):
     """The arguments that readers of every kind have, with and without ``async``: see :class:`Subscriber`."""
 
     on_lag: OnLag | str | None
-    on_broken: OnBroken
     wait_for_channel_s: float | None
     reconnect_s: float | None
     refresh_s: float

@@ -18,12 +18,14 @@ import re
 from collections import deque
 from collections.abc import AsyncIterator
 from dataclasses import dataclass, replace
-from typing import Any, Final, Literal, NoReturn, Self, TypeAlias
+from typing import Any, Final, Literal, NoReturn, Self, TypeAlias, Unpack
 
 import anyio
 import orjson
 
-from tricklecast.subscriber.client import Subscriber
+from tricklecast.subscriber.client import ReaderOptions, Subscriber
+from tricklecast.subscriber.core import AnyStart
+from tricklecast.subscriber.events import OnEvent
 from tricklecast.subscriber.segment import Segment
 from tricklecast.trickle.client.arguments import URLs, check_number
 from tricklecast.trickle.errors import BrokenByPeer, ClosedHere, ConnectionLost, InvalidInput, Position, SegmentTooLarge
@@ -222,12 +224,23 @@ class Messages:
             self._segment = None
 
 
-def json_messages(url: URLs, *, limit: int = MESSAGE_LIMIT, on_error: OnError = "raise", **options: Any) -> Messages:
+class MessageOptions(ReaderOptions, total=False):
+    """The arguments of :class:`tricklecast.subscriber.Subscriber` that concern messages."""
+
+    start: AnyStart
+    on_event: OnEvent | None
+
+
+def json_messages(
+    url: URLs, *, limit: int = MESSAGE_LIMIT, on_error: OnError = "raise", **options: Unpack[MessageOptions]
+) -> Messages:
     """The JSON documents of a channel, one per segment: :class:`Messages` of ``Subscriber(url, **options)``."""
     return Messages(Subscriber(url, **options), limit=limit, on_error=on_error)
 
 
-def json_lines(url: URLs, *, limit: int = MESSAGE_LIMIT, on_error: OnError = "raise", **options: Any) -> Messages:
+def json_lines(
+    url: URLs, *, limit: int = MESSAGE_LIMIT, on_error: OnError = "raise", **options: Unpack[MessageOptions]
+) -> Messages:
     """The lines of a channel, each a JSON document: :class:`Messages` of ``Subscriber(url, **options)``."""
     return Messages(Subscriber(url, **options), lines=True, limit=limit, on_error=on_error)
 

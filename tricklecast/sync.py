@@ -47,7 +47,7 @@ from tricklecast.subscriber import AnyStart, Message, Messages, Position, Subscr
 from tricklecast.subscriber.client import ReadingOptions
 from tricklecast.subscriber.events import OnEvent
 from tricklecast.subscriber.messages import OnError
-from tricklecast.subscriber.segment import READ_LIMIT
+from tricklecast.subscriber.segment import READ_LIMIT, OnBroken
 from tricklecast.trickle.client.arguments import URLs
 from tricklecast.trickle.client.channel import Head
 from tricklecast.trickle.client.control import TIMEOUT_S
@@ -79,6 +79,7 @@ class SubscriberOptions(ReadingOptions, total=False):
     """The arguments of :class:`Subscriber`, which :class:`tricklecast.Subscriber` explains."""
 
     start: AnyStart
+    on_broken: OnBroken
     auth: str | tuple[str, str] | None
     on_event: OnEvent | None
 

@@ -7,7 +7,7 @@ from typing import assert_type
 from tests.typed_example import events
 from tricklecast import Channel, Publisher, Subscriber
 from tricklecast.publisher import Receipt, SegmentWriter
-from tricklecast.subscriber import Segment
+from tricklecast.subscriber import Message, MessageOptions, Recording, Segment, json_messages, record
 
 
 async def publish(url: str, words: list[str]) -> list[int]:
@@ -36,3 +36,28 @@ async def read(url: str) -> list[bytes]:
                 await Channel(url).end()
     assert (told[0], told[-1]) == ("connected", "ended")
     return found
+
+
+async def publish_events(url: str, numbers: list[int]) -> None:
+    """Publish each number as a segment of JSON, and end the channel."""
+    async with Publisher(url) as publisher:
+        for number in numbers:
+            await publisher.publish_json({"number": number})
+
+
+async def read_events(url: str) -> list[int]:
+    """Read a channel's events from the oldest one, until its end."""
+    options: MessageOptions = {"start": "earliest", "reconnect_s": None}
+    found: list[int] = []
+    async with json_messages(url, on_error="skip", verify=True, **options) as messages:
+        async for message in messages:
+            assert_type(message, Message)
+            found.append(message.value["number"])
+    return found
+
+
+async def keep(url: str, folder: str) -> int:
+    """Record a channel from its oldest segment; return how many there were."""
+    recording = await record(url, folder, start="earliest", on_lag="fail", verify=True)
+    assert_type(recording, Recording)
+    return recording.segments
