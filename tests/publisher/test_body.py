@@ -7,11 +7,11 @@ from typing import Any
 
 import anyio
 import anyio.lowlevel
-import httpx
 import pytest
 
 from tests.support.peers import run
 from tricklecast.publisher.body import BURST, CHUNK_OVERHEAD, Body, Buffer, Sending
+from tricklecast.trickle.client import faults
 
 ROOM = 10 + 2 * CHUNK_OVERHEAD
 """What two chunks of five bytes take."""
@@ -572,7 +572,7 @@ def test_a_body_that_was_let_go_is_not_begun_again() -> None:
         for _ in range(2):
             await body.put(b"x")
         sending.detach()
-        with pytest.raises(httpx.WriteError):
+        with pytest.raises(faults.WriteError):
             sending.start(socket)
 
     run(main())

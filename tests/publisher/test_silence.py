@@ -7,7 +7,6 @@ import contextlib
 from typing import Any
 
 import anyio
-import httpx
 import pytest
 
 from tests.publisher.fakes import Trickle, publisher
@@ -19,8 +18,9 @@ from tricklecast.trickle import errors
 from tricklecast.trickle.client import answers
 from tricklecast.trickle.client.answers import Answered, Lost
 from tricklecast.trickle.client.retry import RECONNECT_S
+from tricklecast.trickle.client.transport import RequestTimeouts
 
-SHORT = httpx.Timeout(connect=5.0, write=0.1, read=0.1, pool=None)
+SHORT = RequestTimeouts(connect=5.0, read=0.1, write=0.1)
 """A tenth of a second in which nothing comes stands for the real limit: the publisher counts that one."""
 
 

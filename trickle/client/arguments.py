@@ -10,7 +10,7 @@ import math
 import re
 import socket
 from collections.abc import Callable, Mapping, Sequence
-from typing import TYPE_CHECKING, Final, TypeAlias
+from typing import TYPE_CHECKING, Final, TypeAlias, Union
 
 from tricklecast.trickle.bearer import Bearer, check_token
 from tricklecast.trickle.errors import InvalidInput, InvalidURL
@@ -20,10 +20,10 @@ from tricklecast.trickle.wire import split_urls
 if TYPE_CHECKING:
     import httpx
 
-HttpxAuth: TypeAlias = "httpx.Auth | tuple[str, str] | Callable[[httpx.Request], httpx.Request]"
+HttpxAuth: TypeAlias = Union["httpx.Auth", tuple[str, str], Callable[["httpx.Request"], "httpx.Request"]]
 """Any authentication that httpx knows."""
 
-Auth: TypeAlias = "str | HttpxAuth"
+Auth: TypeAlias = str | HttpxAuth
 """A token, which is sent as ``Authorization: Bearer``, or any authentication that httpx knows."""
 
 URLs: TypeAlias = str | Sequence[str]
