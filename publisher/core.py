@@ -300,8 +300,8 @@ class Plan:
         match self.error:
             case None | ConnectionLost() | SegmentMissing():
                 return self._reached
-            case Refused(temporary=temporary):
-                return temporary
+            case Refused(temporary=temporary, elsewhere=elsewhere):
+                return temporary and not elsewhere
             case _:
                 return False
 
@@ -534,8 +534,10 @@ class Plan:
         if error is None:
             assert isinstance(outcome, Answer)
             return self._stop(error_for(outcome.status, outcome.headers, detail=outcome.detail))
-        # A server that was never reached is not waited for: most likely the URL is wrong.
-        if not _may_retry(error) or not self._reached:
+        # A server that was never reached is not waited for: most likely the URL is wrong. So it is if a server that has
+        # taken nothing yet says that another one takes the channel. Later it may have been promoted meanwhile.
+        misled = isinstance(error, Refused) and error.elsewhere and not (self._published or self._clock.endless)
+        if not _may_retry(error) or not self._reached or misled:
             return self._stop(error)
         self.trouble = error
         if isinstance(outcome, Lost):
@@ -784,6 +786,11 @@ class RetryClock:
         self._limit_s = limit_of(outage_s)
         self._outage_s = 0.0  # the length of the present outage
         self._is_paid = False  # it was paid for
+
+    @property
+    def endless(self) -> bool:
+        """Whether no refusal for the moment is final."""
+        return self._retries.endless
 
     def published(self) -> None:
         """The server has stored a segment: all is well."""

@@ -13,12 +13,20 @@ from typing import Any, Final
 import anyio
 
 from tricklecast.publisher.client import Publisher
-from tricklecast.publisher.events import Disconnected, Failed, Finished, PublisherEvent, Reconnected, Retrying
+from tricklecast.publisher.events import (
+    Disconnected,
+    Failed,
+    Finished,
+    PublisherEvent,
+    Reconnected,
+    Retrying,
+    SegmentPublished,
+)
 from tricklecast.publisher.feed import Feed, Totals, stepping
 from tricklecast.publisher.segments import PublisherStatistics
 from tricklecast.publisher.steps import Source
 from tricklecast.trickle.amounts import count, rate, size, transferred
-from tricklecast.trickle.errors import ChannelBusy, ConnectionLost, Superseded, TrickleError
+from tricklecast.trickle.errors import ChannelBusy, ConnectionLost, Refused, Superseded, TrickleError
 from tricklecast.trickle.terminal import RateMeter, Screen
 from tricklecast.trickle.wire import CLIENT, redacted_urls
 
@@ -65,11 +73,18 @@ async def run(
     all_told = False  # the feed has told each segment that was not confirmed
     unconfirmed = 0  # segments that nobody has told by the end
 
+    refused: object = None  # what the server has refused with since it last took a segment: it is said once
+
     def on_event(event: PublisherEvent) -> None:
-        nonlocal unconfirmed
+        nonlocal unconfirmed, refused
         match event:
             case Retrying(error, attempt=2) if feed is None:
                 status.say(f"warning: {error}; trying again")
+            case Retrying(Refused() as error) if (error.status, error.detail) != refused:
+                refused = error.status, error.detail
+                status.say(f"warning: {error}; trying again")
+            case SegmentPublished():
+                refused = None
             case Failed():
                 running.cancel()  # at once: the source may be silent
             case Disconnected(error):

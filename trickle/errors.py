@@ -366,7 +366,14 @@ class SegmentTooLarge(BrokenByPeer):
 @dataclass(eq=False)
 class Refused(BrokenByPeer):
     """The server said no: it wants a valid token (401), does not allow the request (403), cannot serve it now (429,
-    503), or has another reason."""
+    503), or has another reason.
+
+    Attributes:
+        elsewhere: another server takes the publishers of this channel: this one is a mirror, or was replaced.
+    """
+
+    _: KW_ONLY
+    elsewhere: bool = False
 
     def __post_init__(self) -> None:
         refusals = {401: "the server wants a valid token", 403: "the server does not allow this"}
@@ -466,4 +473,6 @@ def error_for(status: int, headers: Mapping[str, str], *, seq: int | None = None
             return Superseded(status, epoch=epoch, numbering="" if life is None else life.name, **facts)
         case wire.Status.TOO_LARGE:
             return SegmentTooLarge(status, **facts)
-    return (RemoteProtocolError if status < 400 else Refused)(status, **facts)
+    if status < 400:
+        return RemoteProtocolError(status, **facts)
+    return Refused(status, elsewhere=bool(headers.get(wire.ELSEWHERE)), **facts)

@@ -69,6 +69,8 @@ NODE: Final = "Lp-Trickle-Node"
 on. A client saves the detour if it asks there the next time. In a 421: where the feed of the channel is."""
 DEGRADED: Final = "Lp-Trickle-Degraded"
 """In a response to a publisher: why another node of the cluster may take the channel for its own, too."""
+ELSEWHERE: Final = "Lp-Trickle-Elsewhere"
+"""In a 503 to a publisher, with the value 1: another server takes this channel's publishers, and the body names it."""
 RETRY_AFTER: Final = "Retry-After"
 ETAG: Final = "ETag"
 ACCEPT_RANGES: Final = "Accept-Ranges"
@@ -111,6 +113,7 @@ EXPOSED_HEADERS: Final = (
     PUBLISHING_FOR,
     NODE,
     DEGRADED,
+    ELSEWHERE,
     RETRY_AFTER,
     ETAG,
     ACCEPT_RANGES,

@@ -509,9 +509,13 @@ def elsewhere_reply(url: str = "") -> Reply:
 def mirror_reply(refusal: Refusal, jitter: Jitter) -> Reply:
     """The response to a client that would change a channel of the server that this one mirrors, or of its successor.
 
-    It is no final one: a publisher that knows both servers asks the other one, and comes back after a promotion.
+    It is no final one: a publisher that knows both servers asks the other one, and comes back after a promotion. One
+    that knows this server only, and has published nothing yet, is told by ``Lp-Trickle-Elsewhere`` that it need not
+    wait.
     """
-    headers: Headers = ((wire.LATEST, refusal.head), (wire.EPOCH, refusal.epoch)) if refusal.epoch else ()
+    headers: Headers = ((wire.ELSEWHERE, 1),)
+    if refusal.epoch:
+        headers = (*headers, (wire.LATEST, refusal.head), (wire.EPOCH, refusal.epoch))
     body, wait_s = refusal.detail.encode(), jitter(*OVERLOAD_RETRY_S)
     return Reply(Status.UNAVAILABLE, Reason.MIRROR, headers, body, close=True, retry_after_s=wait_s)
 

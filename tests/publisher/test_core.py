@@ -455,6 +455,19 @@ def test_a_no_is_final(status: int, progress: Progress) -> None:
     assert not plan.owns_channel
 
 
+def test_who_is_sent_elsewhere_need_not_wait() -> None:
+    """A mirror takes nobody's first segment. Who has published, or waits for ever, waits: it may be promoted."""
+    refusal = answer(503, "This server mirrors http://a: publish there", Elsewhere=1)
+    plan = Plan(5, rng=TopRandom())
+    verdict = plan.on_post(take(plan), refusal, HALF)
+    assert isinstance(verdict, Stop)
+    assert "publish there" in str(verdict.error)
+    assert not plan.owns_channel
+    endless = Plan(5, rng=TopRandom(), outage_s=None)
+    for plan, ticket in (started(), (endless, opened(endless))):
+        assert isinstance(plan.on_post(ticket, refusal, IDLE), RetryAfter)
+
+
 def test_nonsense_is_final() -> None:
     """A peer that does not speak HTTP is not asked again."""
     plan, ticket = started()

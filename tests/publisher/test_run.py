@@ -168,3 +168,22 @@ def test_a_server_that_refuses_for_a_while_is_told_at_once() -> None:
         assert said.getvalue().endswith("the channel is ended\n")
 
     run_in_loop(main())
+
+
+def test_a_refusal_of_a_segment_is_told_once() -> None:
+    """A full server refuses for some seconds: the user hears of it at the first refusal, and not of each one."""
+
+    async def main() -> None:
+        trickle, said = Trickle(), io.StringIO()
+
+        async def full(peer: Peer, head: Head) -> None:
+            await peer.answer(503, {"Connection": "close"}, b"Limit reached: channels")
+
+        trickle.instead = {"POST 0": [full, full]}
+        async with fake_server(trickle) as server:
+            await run(f"{server.base}/c", OneSegment(ends=True), screen=Screen(said))
+        assert said.getvalue().count("warning: ") == 1
+        assert "Limit reached: channels (HTTP 503, segment 0); trying again\n" in said.getvalue()
+        assert said.getvalue().endswith("the channel is ended\n")
+
+    run_in_loop(main())

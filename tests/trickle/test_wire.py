@@ -79,6 +79,7 @@ def test_browsers_may_read_every_response_header_of_the_protocol() -> None:
         wire.PUBLISHING_FOR,
         wire.NODE,
         wire.DEGRADED,
+        wire.ELSEWHERE,
         wire.RETRY_AFTER,
         wire.ETAG,
         wire.ACCEPT_RANGES,

@@ -59,7 +59,7 @@ _INTEGERS: Final = (
     *(wire.SEQ, wire.LATEST, wire.EARLIEST, wire.NEXT, wire.SIZE, wire.EPOCH),
     *(wire.PUBLISHING_FOR, wire.RETRY_AFTER),
 )
-_TEXTS: Final = (wire.CLOSED, wire.TRUNCATED, wire.LIFE, wire.PUBLISHER, wire.NODE)
+_TEXTS: Final = (wire.CLOSED, wire.TRUNCATED, wire.LIFE, wire.PUBLISHER, wire.NODE, wire.ELSEWHERE)
 _KNOWN: Final = {name.lower().encode(): (name, True) for name in _INTEGERS} | {
     name.lower().encode(): (name, False) for name in _TEXTS
 }

@@ -215,7 +215,8 @@ def _unreachable(lost: Lost, told: Mapping[ChannelURL, str]) -> Lost:
 
 def _refused(refusal: Answered, told: Mapping[ChannelURL, str], *, is_left: bool) -> Answered:
     answer = refusal.answer
-    headers, detail = answer.headers, answer.detail
+    headers = {name: value for name, value in answer.headers.items() if name != wire.ELSEWHERE}  # it may be among these
+    detail = answer.detail
     if is_left and wire.RETRY_AFTER in headers:  # the next attempt goes to another node
         headers = {**headers, wire.RETRY_AFTER: "0"}
     if len(told) > 1:

@@ -144,6 +144,7 @@ def test_publishers_are_refused_for_copies_only(stack: ExitStack, tmp_path: Path
     for name in ("film", "first"):
         answer = httpx.post(f"{base(target)}/{name}/1", content=b"x")
         assert (answer.status_code, base(source) in answer.text) == (503, True)
+        assert answer.headers["Lp-Trickle-Elsewhere"] == "1"
     assert httpx.delete(f"{base(target)}/film").status_code == 503
     assert httpx.post(f"{base(target)}/other/0", content=b"x").status_code == 200
     assert not asked(target)["stores"]

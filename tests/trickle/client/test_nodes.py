@@ -282,6 +282,15 @@ def test_if_all_refuse_the_one_that_may_be_asked_first_counts() -> None:
     assert found.answer.retry_after_s == 1.0
 
 
+def test_a_mirror_among_several_nodes_is_waited_for() -> None:
+    """It says that another server takes publishers; that may be one of them, or it is promoted soon."""
+    alone, several = answer(503), answer(503)
+    for one in (alone, several):
+        one.answer.headers[wire.ELSEWHERE] = "1"  # type: ignore[index]
+    found = Asked(nodes(A), [alone]).ask(), Asked(nodes(A, B), [several, REFUSED]).ask()
+    assert [one.answer.error(None).elsewhere for one in found] == [True, False]  # type: ignore[union-attr]
+
+
 def test_a_body_that_was_begun_does_not_go_to_another_node_by_itself() -> None:
     """Its publisher sends it again, at another node, for which the refusal's Retry-After does not count."""
     asked = Asked(nodes(A, B), [answer(503, "Draining", after="300"), answer(502), answer(503, after="9")])
