@@ -11,7 +11,7 @@ import os
 import sys
 import time
 from collections.abc import Awaitable, Callable
-from contextlib import AsyncExitStack
+from contextlib import AsyncExitStack, suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated, Any, Final
@@ -20,7 +20,7 @@ from urllib.parse import urlencode, urlsplit
 import typer
 
 from tricklecast.trickle.amounts import count, parse_size, size
-from tricklecast.trickle.errors import ConnectionLost, TrickleError
+from tricklecast.trickle.errors import ConnectionLost, InvalidInput, TrickleError
 from tricklecast.trickle.terminal import NO_CREDENTIALS, Credentials, Screen, checked, option, with_credentials
 from tricklecast.trickle.wire import printable, redacted
 
@@ -34,6 +34,9 @@ PROMOTE_S: Final = 600.0
 """How long a promotion may take; a destination needs 1 s for 10,000 channels."""
 
 EXIT_LOSS: Final = 1
+
+MAX_RATE: Final = 10**12
+"""Bytes per second; the API takes no more, either."""
 
 _API: Final = "/api/v1/mirror"
 
@@ -101,7 +104,7 @@ def mirror(
         "source": src,
         "channels": channel or ["*"],
         "order": "oldest" if oldest_first else "newest",
-        "max_rate": None if max_rate is None else checked("--max-rate", parse_size, max_rate),
+        "max_rate": None if max_rate is None else checked("--max-rate", _rate, max_rate),
         "source_token": _token_of(source_token_file),
         "source_api": source_api,
     }
@@ -133,13 +136,20 @@ async def status(
     for_promotion: Annotated[
         bool,
         option(
-            None, "List exactly what would be lost if DST was promoted now; exit code 1 if anything.", "--for-promotion"
+            None,
+            "List exactly what would be lost if DST was promoted now; exit code 1 if anything. While a channel is "
+            "published, the end of its open segment is.",
+            "--for-promotion",
         ),
     ] = False,
     as_json: AsJson = False,
     credentials: Credentials = NO_CREDENTIALS,
 ) -> None:
     """Show how far the copies of a mirror are.
+
+    With --for-promotion a mirror that is well lists the open segment of each channel that is published at the moment:
+    it is here as far as it is written, and its end is not. To move without any loss, stop the publishers, and ask until
+    nothing is listed.
 
     Exit codes: 0 done, and with --for-promotion nothing would be lost; 1 something would be, or an error; 2 wrong
     usage.
@@ -148,7 +158,7 @@ async def status(
 
     \b
       tricklecast mirror status http://other:2939
-      tricklecast mirror status http://other:2939 --for-promotion && tricklecast mirror promote http://other:2939
+      tricklecast mirror status http://other:2939 --for-promotion
     """
     query = "?for_promotion=1" if for_promotion else ""
     from tricklecast.trickle.client.control import show
@@ -184,6 +194,9 @@ async def promote(
     Their epochs go one up. The source takes no publishers for them any more when it comes back: it is told. With
     --channel the mirror goes on with all other channels.
 
+    This refuses to lose anything that is known to be at the source, the end of an open segment included; with a source
+    that is lost, look at the list, and use --accept-loss.
+
     Exit codes: 0 done; 1 nothing was done, since something would be lost, or an error; 2 wrong usage.
 
     Examples:
@@ -201,7 +214,7 @@ async def promote(
         lost = [one for one in lost if not channel or matches_any(channel, one["channel"])]
         if lost:
             typer.echo(_losses(lost), err=True)
-            raise TrickleError(f"{count(len(lost), 'part')} of the source would be lost: wait, or use --accept-loss")
+            raise TrickleError(f"{count(len(lost), 'part')} of the source would be lost: {_way_out(lost)}")
     query = f"?{urlencode([('pattern', one) for one in channel])}" if channel else ""
     answer = await server.ask("POST", f"/promote{query}", within_s=PROMOTE_S)
     if as_json:
@@ -302,7 +315,8 @@ async def resync(
     """
     server = _Server(dst, credentials)
     answer = await server.ask("POST", f"/resync?{urlencode({'pattern': pattern, 'failed': failed})}")
-    typer.echo(f"{count(answer['channels'], 'channel')} looked at again")
+    looked = f"{count(answer['channels'], 'channel')} looked at again"
+    typer.echo("nothing has failed" if failed and not answer["channels"] else looked)
 
 
 @with_credentials
@@ -322,7 +336,8 @@ async def reverify(
     """
     server = _Server(dst, credentials)
     answer = await server.ask("POST", f"/reverify?{urlencode({'pattern': pattern})}")
-    typer.echo(f"{count(answer['channels'], 'channel')} verified again")
+    several = answer["channels"] != 1
+    typer.echo(f"{count(answer['channels'], 'channel')} {'are' if several else 'is'} read again now: see the status")
 
 
 # The destination.
@@ -436,6 +451,14 @@ async def _show(
 # Texts.
 
 
+_NEXT: Final = {
+    "none": "this server mirrors nothing: `tricklecast mirror SRC DST` begins",
+    "stopped": "`tricklecast mirror SRC DST` goes on, `tricklecast mirror promote DST` takes the source's place",
+    "deposed": "it takes no publishers: `tricklecast mirror back NEW OLD` makes it a mirror of its successor",
+}
+"""What a person may do in these states."""
+
+
 def summary(answer: dict[str, Any]) -> str:
     """The state of a mirror in one line."""
     segments, lag = answer["segments"], answer["lag"]
@@ -465,6 +488,8 @@ def table(answer: dict[str, Any]) -> str:
     setting, lag, oldest, now = answer["setting"], answer["lag"], answer["oldest"], time.time()
     rows = [("state", _coloured(answer["state"], complete=answer["complete"]))]
     rows += [(name, printable(answer[name])) for name in ("problem", "successor") if answer[name]]
+    if answer["state"] in _NEXT:
+        rows.append(("next", _NEXT[answer["state"]]))
     if setting is not None:
         rows += [("source", printable(setting["source"])), ("channels", printable(" ".join(setting["channels"])))]
         if answer["plain"]:
@@ -511,6 +536,16 @@ def _losses(lost: list[dict[str, Any]]) -> str:
     return "\n".join(lines)
 
 
+def _way_out(lost: list[dict[str, Any]]) -> str:
+    """What a person can do about it."""
+    if all(one.get("open") for one in lost):
+        return (
+            "only the ends of segments that are being written. If the source lives, stop its publishers first; "
+            "otherwise use --accept-loss: a publisher that has both URLs sends such a segment again"
+        )
+    return "wait until they are copied, or use --accept-loss"
+
+
 def _wanted(counts: dict[str, int]) -> int:
     """How many copies there are when all is done."""
     return sum(number for state, number in counts.items() if state not in ("beyond", "deleted"))
@@ -538,6 +573,18 @@ def _rounded(seconds: float) -> str:
         if seconds >= 2 * length:
             return f"{seconds / length:.0f} {unit}"
     return f"{seconds:.0f} s"
+
+
+def _rate(text: str) -> int:
+    """Bytes per second.
+
+    Raises:
+        InvalidInput: the text is no rate, or it is out of bounds.
+    """
+    with suppress(InvalidInput):
+        if (rate := parse_size(text)) <= MAX_RATE:
+            return rate
+    raise InvalidInput(f"bytes per second, from 1B to {size(MAX_RATE)}: 10MB, not {text[:40]!r}")
 
 
 def _token_of(file: Path | None) -> str | None:

@@ -292,22 +292,30 @@ class Mirror:
         if self._patience is not None:
             self._patience.reschedule(self._now())
 
-    def resync(self, patterns: Sequence[str] | None) -> int:
-        """Look at channels anew, and try at once what has failed; ``None``: all of which something has failed."""
-        failed = self.registry.failed_names() if patterns is None else set()
-        names = [name for name in self.registry.channels() if name in failed or matches_any(patterns or (), name)]
+    def matching(self, patterns: Sequence[str]) -> list[str]:
+        """The copied channels with such a name, but for those that have ended at the source."""
+        rows = self.registry.channels().items()
+        return [name for name, row in rows if row.state != RowState.DELETED and matches_any(patterns, name)]
+
+    def resync(self, names: Sequence[str], *, failed: bool = False) -> int:
+        """Look at channels anew, and try at once what has failed; how many these are.
+
+        Args:
+            failed: those of them only of which something has failed.
+        """
+        if failed:
+            wrong = self.registry.failed_names()
+            names = [name for name in names if name in wrong]
         self.registry.resync(names, self._wall())
         self._wake.set()
         return len(names)
 
-    async def reverify(self, patterns: Sequence[str]) -> int:
+    async def reverify(self, names: Sequence[str]) -> None:
         """Check the bytes of channels anew, before all others."""
-        names = [name for name in self.registry.channels() if matches_any(patterns, name)]
         for name in names:
             self.registry.reverify([name])
             await asyncio.sleep(0)  # it may have many segments
         self._reverify.set()
-        return len(names)
 
     def not_kept(self, name: str, epoch: int, seq: int) -> None:
         """The destination has shown a segment, but could not keep it."""

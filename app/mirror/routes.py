@@ -46,7 +46,9 @@ class SettingModel(BaseModel):
         description="Patterns of the names that are mirrored; `*` stands for any number of characters.",
     )
     order: Order = Field(default=Order.NEWEST, description="Which history is copied first.")
-    max_rate: int | None = Field(default=None, ge=1, description="Bytes per second from the source; no limit if null.")
+    max_rate: int | None = Field(
+        default=None, ge=1, le=10**12, description="Bytes per second from the source; no limit if null."
+    )
 
 
 class SetModel(SettingModel):
@@ -102,6 +104,7 @@ class LossModel(BaseModel):
     seq: int | None = Field(description="The segment; null if it is not known which ones are missing.")
     bytes: int | None = Field(description="Its size; null if that is not known.")
     why: str
+    open: bool = Field(default=False, description="It is still being written, as far as is known: its end is missing.")
 
 
 class MirrorModel(BaseModel):

@@ -196,8 +196,9 @@ class MirrorService:
             model.problem = str(error)
         if lost and setting.phase != Phase.PROMOTED:
             model.lost = _losses(self._lost() if engine is None else engine.lost_if_promoted())
+            here = "it is being written, and its end is missing: {} bytes of it are here"
             model.lost += [
-                LossModel(channel=name, epoch=epoch, seq=seq, bytes=None, why=f"its end: {size} bytes of it are here")
+                LossModel(channel=name, epoch=epoch, seq=seq, bytes=None, why=here.format(size), open=True)
                 for name, epoch, seq, size in destination.unfinished()
             ]
         return model
@@ -322,13 +323,26 @@ class MirrorService:
 
     def resync(self, pattern: str, *, failed: bool) -> int:
         """Copy again; how many channels that concerns."""
-        self._set()
-        return 0 if self._engine is None else self._engine.resync(None if failed else [pattern])
+        engine, names = self._running(pattern)
+        return engine.resync(names, failed=failed)
 
     async def reverify(self, pattern: str) -> int:
         """Compare again; how many channels that concerns."""
-        self._set()
-        return 0 if self._engine is None else await self._engine.reverify([pattern])
+        engine, names = self._running(pattern)
+        await engine.reverify(names)
+        return len(names)
+
+    def _running(self, pattern: str) -> tuple[Mirror, list[str]]:
+        """What copies at present, and the channels of these names."""
+        setting, engine = self._set(), self._engine
+        if setting.phase == Phase.STOPPED:
+            text = f"tricklecast mirror {redacted(setting.source)} DST"
+            raise Conflict(f"the mirror is stopped, and looks at nothing: begin again first ({text})")
+        if engine is None:
+            raise Conflict(f"the source is not open yet: {self._problem or 'it was asked a moment ago'}")
+        if not (names := engine.matching([pattern])):
+            raise Conflict(f"there is no copy of a channel with the name {pattern!r}")
+        return engine, names
 
     async def depose(self, by: str, patterns: Sequence[str] = ("*",)) -> None:
         """Take no publishers any more for these channels, since another server has this one's place."""

@@ -175,13 +175,13 @@ def test_damage_is_found_and_mended() -> None:
         await scene.same()
         scene.destination.archive["a", 1][3] = b"damaged"
         del scene.destination.archive["a", 1][4]
-        assert await mirror.reverify(["a"]) == 1
+        await mirror.reverify(mirror.matching(["a"]))
         await scene.same()
         status = mirror.status()
         assert status.mismatches == 1
         assert "segment 3 is damaged here" in status.errors[-1].text
         assert status.verified >= 6
-        await mirror.reverify(["*"])
+        await mirror.reverify(mirror.matching(["*"]))
         await scene.until(lambda: mirror.status().verified == 8)
 
     play(happens)
@@ -205,7 +205,7 @@ def test_a_segment_that_is_another_one_at_the_source() -> None:
         assert scene.destination.archive["a", 1][3] == before
         await scene.until(lambda: mirror.status().segments.get("failed") == 1)
         scene.source.closed[life][3] = told
-        assert mirror.resync(None) == 1
+        assert mirror.resync(mirror.matching(["*"]), failed=True) == 1
         await scene.until(lambda: not scene.difference(), 400.0)
 
     play(happens)
@@ -380,16 +380,16 @@ def test_a_destination_that_keeps_less() -> None:
         assert mirror.status().segments == {"synced": 8, "beyond": 4}
         assert (mirror.status().bytes_behind, mirror.lost_if_promoted().segments) == (0, [])
         assert scene.source.asked["read"] == 6, "not those of the window"
-        mirror.resync(["*"])
+        mirror.resync(mirror.matching(["*"]))
         await scene.until(lambda: mirror.status().complete)
         life = scene.source.life("a")
         assert life is not None
         del scene.source.closed[life][0]
-        mirror.resync(["*"])
+        mirror.resync(mirror.matching(["*"]))
         await scene.until(lambda: mirror.status().segments == {"synced": 8, "beyond": 3})
         assert scene.source.asked["read"] == 6
         scene.destination.lowest = 0
-        mirror.resync(["*"])
+        mirror.resync(mirror.matching(["*"]))
         await scene.same()
         assert mirror.status().segments == {"synced": 11}
 

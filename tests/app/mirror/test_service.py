@@ -18,6 +18,7 @@ import httpx
 import orjson
 import pytest
 import typer
+from pydantic import ValidationError
 
 from tests.app.mirror.pair import durable, settled
 from tests.support.forked import forked
@@ -27,7 +28,7 @@ from tests.support.waiting import WITHIN_S, eventually
 from tricklecast.app.mirror.registry import MirrorRegistry
 from tricklecast.app.mirror.routes import Conflict, NewSettingModel
 from tricklecast.app.mirror.service import FILE, MirrorService
-from tricklecast.app.mirror_cli import back, mirror, promote, resync, reverify, status, stop
+from tricklecast.app.mirror_cli import MAX_RATE, back, mirror, promote, resync, reverify, status, stop
 from tricklecast.trickle.errors import ConnectionLost, TrickleError
 
 
@@ -103,7 +104,7 @@ def test_all_of_a_source_is_at_the_destination(
     run(resync(base(target), failed=True))
     run(reverify(base(target)))
     eventually(lambda: asked(target)["verified"] == 9, what="all are verified")
-    assert "1 channel verified again" in capsys.readouterr().out
+    assert "1 channel is read again now" in capsys.readouterr().out
 
 
 def test_a_destination_that_keeps_less_than_its_source(stack: ExitStack, tmp_path: Path) -> None:
@@ -314,7 +315,7 @@ def test_what_a_promotion_loses_is_listed_exactly(stack: ExitStack, capsys: pyte
     run_status(target, 0)
     run(promote(base(target)))
     publish(target, 2)
-    assert "film epoch 1: segment 1 (its end: 4 bytes of it are here)" in capsys.readouterr().out
+    assert "segment 1 (it is being written, and its end is missing: 4 bytes" in capsys.readouterr().out
 
 
 def run_status(server: LocalServer, code: int) -> None:
@@ -390,6 +391,51 @@ def test_what_cannot_be_done_is_said(stack: ExitStack, tmp_path: Path) -> None:
         run(status("http://127.0.0.1:1"))
     with pytest.raises(typer.BadParameter, match="ends with this command"):
         mirror(base(source), str(tmp_path / "folder"), detach=True)
+
+
+def test_a_rate_has_bounds() -> None:
+    """They are named, and the API has the same."""
+    for text in ("0", "2TB", "fast"):
+        with pytest.raises(typer.BadParameter, match=r"from 1B to 1\.0 TB: 10MB, not"):
+            mirror("http://127.0.0.1:1/trickle", "http://127.0.0.1:1", max_rate=text)
+    for rate in (0, MAX_RATE + 1):
+        with pytest.raises(ValidationError):
+            NewSettingModel(source="http://a/trickle", max_rate=rate)
+
+
+def test_the_status_names_the_next_step(stack: ExitStack, capsys: pytest.CaptureFixture[str]) -> None:
+    """Of a server that mirrors nothing, of a mirror that is stopped, and of a server that was deposed."""
+    source, target = stack.enter_context(durable(None)), stack.enter_context(durable(None))
+    run(status(base(target)))
+    assert "tricklecast mirror SRC DST` begins" in capsys.readouterr().out
+    mirror(base(source), base(target), detach=True)
+    run(stop(base(target)))
+    run(status(base(target)))
+    assert "tricklecast mirror SRC DST` goes on" in capsys.readouterr().out
+    asked(source, "POST", "/deposed", {"by": base(target)})
+    run(status(base(source)))
+    assert "tricklecast mirror back NEW OLD`" in capsys.readouterr().out
+
+
+def test_what_is_looked_at_again_is_there(stack: ExitStack, capsys: pytest.CaptureFixture[str]) -> None:
+    """A name without a copy, and a mirror that does not copy, are errors; that nothing has failed is none."""
+    source, target = stack.enter_context(durable(None)), stack.enter_context(durable(None))
+    publish(source, 0)
+    mirror(base(source), base(target), detach=True)
+    eventually(lambda: asked(target)["complete"], what="the copy")
+    for again in (resync, reverify):
+        with pytest.raises(TrickleError, match="no copy of a channel with the name 'cam\\*'"):
+            run(again(base(target), "cam*"))
+    run(resync(base(target), failed=True))
+    assert "nothing has failed" in capsys.readouterr().out
+    run(stop(base(target)))
+    for again in (resync, reverify):
+        with pytest.raises(TrickleError, match=r"the mirror is stopped.*begin again first"):
+            run(again(base(target)))
+    away = stack.enter_context(durable(None))
+    mirror("http://127.0.0.1:1/trickle", base(away), detach=True)
+    with pytest.raises(TrickleError, match="the source is not open yet"):
+        run(resync(base(away)))
 
 
 def test_a_server_that_can_mirror_nothing_says_why() -> None:

@@ -720,11 +720,13 @@ class World:
             case "retention":
                 destination.lowest = dice.choice((0, 2, 5))
                 if self.mirror is not None:
-                    self.mirror.resync(["*"])
+                    self.mirror.resync(self.mirror.matching(["*"]))
             case "look" if self.mirror is not None:
                 self.mirror.look_again()
             case "resync" if self.mirror is not None:
-                self.mirror.resync(None if dice.random() < 0.5 else [name])
+                self.mirror.resync(
+                    self.mirror.matching(["*" if (failed := dice.random() < 0.5) else name]), failed=failed
+                )
         await self.passes(dice.choice(STEPS))
 
     async def passes(self, seconds: float) -> None:
