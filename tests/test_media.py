@@ -14,6 +14,7 @@ import anyio.lowlevel
 import httpx
 import numpy as np
 import pytest
+from anyio import to_thread
 
 from tests.publisher.media.clips import decode
 from tests.publisher.media.test_publisher import picture, read_all, sound
@@ -274,6 +275,19 @@ def future_of(picture: int) -> Any:
 async def test_what_can_be_awaited_is_awaited(anyio_backend: str) -> None:
     """Also if it is no coroutine."""
     assert await _Called(future_of)(21) == 42
+
+
+async def test_a_function_needs_none_of_the_programs_threads(anyio_backend: str) -> None:
+    """It runs while all threads of anyio's own limiter are busy."""
+    limiter = to_thread.current_default_thread_limiter()
+    for number in range(int(limiter.total_tokens)):
+        limiter.acquire_on_behalf_of_nowait(number)
+    try:
+        with anyio.fail_after(WITHIN_S):
+            assert await _Called(lambda picture: 2 * picture)(21) == 42
+    finally:
+        for number in range(int(limiter.total_tokens)):
+            limiter.release_on_behalf_of(number)
 
 
 class Steps:

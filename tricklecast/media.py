@@ -29,15 +29,9 @@ from anyio import to_thread
 
 from tricklecast.publisher.media.publisher import FramesDropped, MediaPublisher, MediaStatistics
 from tricklecast.subscriber.core import AnyStart
+from tricklecast.subscriber.media.decoding import FrameStatistics, SoftwareDecoding
 from tricklecast.subscriber.media.frame import Frame, FrameBatch
-from tricklecast.subscriber.media.frames import (
-    FrameEvent,
-    FrameOptions,
-    FrameReader,
-    FrameStatistics,
-    SoftwareDecoding,
-    frames,
-)
+from tricklecast.subscriber.media.frames import FrameEvent, FrameOptions, FrameReader, frames
 from tricklecast.trickle.client.arguments import URLs
 from tricklecast.trickle.errors import ConnectionLost, SegmentsUnconfirmed, TrickleError
 
@@ -217,10 +211,14 @@ class _Called:
             getattr(called, "__call__", None)  # noqa: B004
         )
         self._has_warned = False
+        self._threads = anyio.CapacityLimiter(1)  # the program may keep anyio's own ones busy
 
     async def __call__(self, picture: Any) -> Any:
         function = self._function
-        result = function(picture) if self._is_async else await to_thread.run_sync(function, picture)
+        if self._is_async:
+            result = function(picture)
+        else:
+            result = await to_thread.run_sync(function, picture, limiter=self._threads)
         if inspect.iscoroutine(result):
             return await _Timed(result, self._took)
         return await result if inspect.isawaitable(result) else result

@@ -32,14 +32,13 @@ from tricklecast.publisher.media.reader import Remuxer
 from tricklecast.publisher.media.segmenter import Segmenter
 from tricklecast.publisher.steps import SegmentEnd
 from tricklecast.subscriber.client import Subscriber
+from tricklecast.subscriber.media.decoding import Decoding, SoftwareDecoding
 from tricklecast.subscriber.media.frame import Arrays, Frame
 from tricklecast.subscriber.media.frames import (
     FRAMES_AHEAD,
     PICTURES_AHEAD,
     FrameEvent,
     FrameReader,
-    SoftwareDecoding,
-    _Decoding,
     frames,
 )
 from tricklecast.subscriber.media.joiner import NotMedia
@@ -182,7 +181,7 @@ class Whole:
 
 async def test_a_gap_is_visible_and_decoders_begin_anew(tmp_path: Path) -> None:
     """The first frame behind it says how many segments are missing; no frame is broken."""
-    decoding = _Decoding({"video"}, set())
+    decoding = Decoding({"video"}, set())
     found: list[Frame] = []
     segments = segments_of(make_clip(tmp_path / "clip.mp4", audio=None))
     for seq, gap, restarted in ((0, 0, False), (3, 2, False), (0, 0, True)):
@@ -443,9 +442,7 @@ def test_damaged_media_raise_one_error(tmp_path: Path, container: ContainerName)
             data[at] = rng.randrange(256)
         if rng.random() < 0.3:
             del data[rng.randrange(len(data)) :]
-        decoding = _Decoding(
-            {"video", "audio"}, set() if rng.random() < 0.5 else {"audio"}, Arrays("rgb24", None, None)
-        )
+        decoding = Decoding({"video", "audio"}, set() if rng.random() < 0.5 else {"audio"}, Arrays("rgb24", None, None))
         segment = SimpleNamespace(seq=0, gap=0, restarted=False)
         try:
             found = [*decoding.frames(cast(Any, segment), cast(Any, Whole(bytes(data)))), *decoding.flush()]

@@ -1,0 +1,387 @@
+"""Decodes the segments of a channel, each while its bytes come: the part of ``frames()`` that blocks.
+
+libavformat pulls its bytes: it blocks until they come. So it runs in a worker thread, and :class:`ChunkReader` is a
+file there, whose bytes the event loop fetches. :class:`Decoding` goes on from segment to segment with the same
+decoders, and begins anew where something is missing.
+
+What cannot be decoded is counted. Bytes from the channel raise nothing but :exc:`NotMedia`: PyAV and its decoders raise
+errors of many kinds for damaged media, and each of them means that the segment cannot be read.
+"""
+
+from __future__ import annotations
+
+import io
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from fractions import Fraction
+from typing import TYPE_CHECKING, Any, Final, cast
+
+import anyio
+from anyio import from_thread
+
+from tricklecast.subscriber.media.frame import Arrays, Clock, Frame
+from tricklecast.subscriber.media.joiner import NotMedia
+from tricklecast.subscriber.segment import Segment
+from tricklecast.trickle.errors import NoHardware, TrickleError
+from tricklecast.trickle.media.clock import read_prft, read_temi
+from tricklecast.trickle.media.containers import PACKET_BYTES, SNIFF_BYTES, Container, sniff
+from tricklecast.trickle.media.demux import FORMATS, SampleGuard, UnsafeMedia, demuxed
+from tricklecast.trickle.pyav import copied, new_decoder
+
+if TYPE_CHECKING:
+    from av import CodecContext, Packet
+    from av.stream import Stream
+
+HEAD_BYTES: Final = 256 * 1024
+"""First bytes of a segment that are kept: they hold the producer's time, and the parameters of sound."""
+
+# Packets come as they are, without waiting for the next one. Each PES packet of live encoders is one frame.
+_OPTIONS: Final = {
+    Container.MPEGTS: {"fflags": "+noparse+nofillin", "probesize": "32", "analyzeduration": "1"},
+    Container.FMP4: {"probesize": "32", "analyzeduration": "1"},
+}
+# libavformat finds out the length of packets by 2 kB of them, which a small first picture does not have.
+_NULL_PACKETS: Final = (b"\x47\x1f\xff\x10" + bytes(PACKET_BYTES - 4)) * 16
+
+
+@dataclass(frozen=True, slots=True)
+class SoftwareDecoding:
+    """Event: ``hwaccel="auto"`` found no device, so that pictures are decoded by the processor.
+
+    Attributes:
+        error: why no device decodes them.
+    """
+
+    error: NoHardware
+
+    def __str__(self) -> str:
+        return f"pictures are decoded without a device: {self.error.why}"
+
+
+@dataclass(slots=True)
+class FrameStatistics:
+    """Counters of a reader of frames.
+
+    Attributes:
+        frames: frames that were decoded.
+        dropped: pictures of them that the program was too slow for.
+        segments: segments that were read.
+        resets: how often decoders began anew, because something was lost or the channel restarted.
+        damaged: packets that could not be decoded.
+        unreadable: segments that could not be read, or not to their end.
+        incomplete: segments of which a part came, because their publisher or the connection broke off.
+        missed: segments that did not come: skipped by their publisher, or gone from the server's window before they
+            were read, those before the channel's end included.
+    """
+
+    frames: int = 0
+    dropped: int = 0
+    segments: int = 0
+    resets: int = 0
+    damaged: int = 0
+    unreadable: int = 0
+    incomplete: int = 0
+    missed: int = 0
+
+
+class ChunkReader:
+    """A segment as a file that blocks, for libavformat in a worker thread.
+
+    Attributes:
+        head: its first bytes, at most :data:`HEAD_BYTES` and one chunk.
+        failure: why it ended early.
+    """
+
+    def __init__(self, segment: Segment) -> None:
+        self.head = bytearray()
+        self.failure: BaseException | None = None
+        self._is_stopped = False
+        self._scope: anyio.CancelScope | None = None
+        self._segment = segment
+        self._guard: SampleGuard | None = None
+        self._rest = b""
+        self._at = 0  # number of bytes of the rest that were read
+
+    async def begin(self) -> None:
+        """Wait for the first bytes, by which a container is known, or the end; no thread waits with it."""
+        while len(self.head) < SNIFF_BYTES and (data := await self._chunk()):
+            self.head += data
+        self._rest = bytes(self.head)
+
+    def prepend(self, data: bytes) -> None:
+        """Put bytes in front."""
+        self._rest = data + self._rest
+
+    def guard(self) -> None:
+        """The segment is MP4: libavformat gets only what it can read without harm."""
+        self._guard = SampleGuard()
+        self._rest = self._guarded(self._rest)
+
+    def read(self, size: int) -> bytes:
+        """At most ``size`` bytes; none at the end."""
+        if self._at == len(self._rest):
+            self._rest, self._at = self._receive(), 0
+        data = self._rest[self._at : self._at + size]
+        self._at += len(data)
+        return data
+
+    def stop(self) -> None:
+        """End the file here, also while the worker thread waits for bytes; called in the event loop."""
+        self._is_stopped = True
+        if self._scope is not None:
+            self._scope.cancel()
+
+    async def _chunk(self) -> bytes:
+        with anyio.CancelScope() as self._scope:
+            return b"" if self._is_stopped else await self._segment.read_some()
+        return b""
+
+    def _receive(self) -> bytes:
+        """The next bytes that libavformat may have; the guard may keep any number of chunks back."""
+        while self.failure is None:
+            try:
+                data = from_thread.run(self._chunk)
+            except BaseException as error:  # also a cancellation: libavformat would print it and go on
+                self.failure = error
+                break
+            if not data:
+                break
+            if len(self.head) < HEAD_BYTES:
+                self.head += data
+            if passed := self._guarded(data):
+                return passed
+        return b""
+
+    def _guarded(self, data: bytes) -> bytes:
+        try:
+            return data if self._guard is None else self._guard.feed(data)
+        except UnsafeMedia as error:
+            self.failure = NotMedia(f"segment {self._segment.seq} cannot be read: {error}")
+            return b""
+
+
+class Decoding:
+    """Decodes segment after segment; blocks."""
+
+    def __init__(
+        self,
+        kinds: set[str],
+        passes: set[str],
+        arrays: Arrays | None = None,
+        *,
+        threads: int | None = None,
+        hwaccel: str | None = None,
+        report: Callable[[SoftwareDecoding], None] | None = None,
+    ) -> None:
+        self._kinds = kinds
+        self._passes = passes
+        self.found: set[str] = set()
+        self._arrays = arrays
+        self._clock = Clock()
+        self._threads = threads
+        self._hwaccel = hwaccel
+        self._report = report
+        self.counts = FrameStatistics()
+        self._decoders: dict[str, CodecContext] = {}
+        self._templates: dict[str, Stream] = {}
+        self._set_up: dict[str, tuple[object, ...]] = {}
+        self._ends: dict[str, Fraction] = {}
+        self._bases: dict[str, Fraction] = {}
+        self._anchor: tuple[Fraction, int] | None = None
+        self._seq = self._gap = 0
+        self._restarted = False
+
+    def missed(self, segments: int) -> None:
+        """Whole segments are missing here."""
+        self._gap += segments
+
+    def begin_block(self) -> None:
+        """Let the next picture begin the memory of a batch. Called in the event loop."""
+        if self._arrays is not None:
+            self._arrays.begin_block()
+
+    def lost(self, *, restarted: bool = False) -> None:
+        """Something is missing here, or the channel restarted: decoders begin anew. :meth:`flush` them before."""
+        self._restarted |= restarted
+        if self._decoders:
+            self.counts.resets += 1
+        self._decoders, self._set_up, self._ends, self._anchor = {}, {}, {}, None
+        self._clock.begin_anew()
+
+    def flush(self) -> Iterator[Frame]:
+        """The frames that the decoders hold back.
+
+        Raises:
+            NotMedia: they cannot be had.
+        """
+        yield from _checked(self._seq, self._flushed())
+
+    def frames(self, segment: Segment, reader: ChunkReader) -> Iterator[Frame]:
+        """The frames of a segment, as its bytes come.
+
+        Raises:
+            NotMedia: it is neither MPEG-TS nor MP4, or cannot be decoded.
+        """
+        yield from _checked(segment.seq, self._frames(segment, reader))
+
+    def _flushed(self) -> Iterator[Frame]:
+        for kind, decoder in self._decoders.items():
+            yield from self._decoded(kind, decoder, None)
+
+    def _frames(self, segment: Segment, reader: ChunkReader) -> Iterator[Frame]:
+        import av
+
+        if segment.gap or segment.restarted:
+            yield from self._flushed()
+            self.lost()
+        self._gap, self._restarted = self._gap + segment.gap, self._restarted or segment.restarted
+        head = bytes(reader.head)
+        if not head:
+            return
+        kind = sniff(head)
+        if kind not in FORMATS:
+            raise NotMedia(f"segment {segment.seq} is neither MPEG-TS nor MP4")
+        if kind is Container.MPEGTS:
+            reader.prepend(_NULL_PACKETS)
+        else:
+            reader.guard()
+        try:
+            # libavformat asks for types only; the reader is all that it needs of a file.
+            container = av.open(cast(Any, reader), "r", format=FORMATS[kind], options=_options(kind, head))
+        except (av.error.FFmpegError, ValueError) as error:
+            if reader.failure is not None:
+                return  # the caller raises that
+            raise NotMedia(f"segment {segment.seq} cannot be read: {error}") from error
+        self._seq = segment.seq
+        with container:
+            yield from self._demuxed(container, reader)
+
+    def _demuxed(self, container: Any, reader: ChunkReader) -> Iterator[Frame]:
+        from av.error import FFmpegError
+
+        streams = {}
+        for stream in container.streams:
+            is_known = stream.codec_context is not None
+            if is_known and stream.type in self._kinds and stream.type not in streams:
+                streams[stream.type] = stream
+        self.found = set(streams)
+        lead = streams.get("video", streams.get("audio"))
+        is_anchored = False
+        packets = demuxed(container, list(streams.values()))
+        while True:
+            try:
+                packet = next(packets, None)
+            except FFmpegError:  # the segment was cut off in the middle, or is damaged there
+                self.counts.damaged += 1
+                return
+            if packet is None:
+                return
+            if not packet.size:
+                continue
+            if packet.is_corrupt:
+                self.counts.damaged += 1
+                continue
+            if packet.stream is lead and not is_anchored and packet.pts is not None:
+                head = bytes(reader.head)
+                is_anchored, captured_us = True, read_temi(head) or read_prft(head)
+                self._anchor = None if captured_us is None else (packet.pts * packet.time_base, captured_us)
+            yield from self._packet(packet, packet.stream, reader)
+
+    def _packet(self, packet: Packet[Stream], stream: Stream, reader: ChunkReader) -> Iterator[Frame]:
+        kind, context = stream.type, stream.codec_context
+        # In MPEG-TS, parameters come within the stream, and decoders expect them to change there.
+        is_in_band = stream.container.format.name == "mpegts"
+        set_up = (context.codec.canonical_name, None if is_in_band else context.extradata)
+        if self._set_up.get(kind) != set_up:
+            if kind in self._decoders:
+                yield from self._decoded(kind, self._decoders[kind], None)
+            self._set_up[kind] = set_up
+            if kind in self._passes:
+                self._templates[kind] = _template(stream, bytes(reader.head) if is_in_band else b"")
+            else:
+                self._decoders[kind] = self._decoder(kind, stream)
+        if kind in self._passes:
+            if packet.pts is None:
+                self.counts.damaged += 1
+                return
+            packet.stream = self._templates[kind]
+            yield self._made(kind, packet, packet.pts * packet.time_base)
+        else:
+            yield from self._decoded(kind, self._decoders[kind], packet)
+
+    def _decoder(self, kind: str, stream: Stream) -> CodecContext:
+        if kind == "audio":
+            return new_decoder(stream)
+        try:
+            return new_decoder(stream, hwaccel=self._hwaccel, threads=self._threads)
+        except NoHardware as error:
+            if self._hwaccel != "auto":
+                raise
+            if self._report is not None:
+                self._report(SoftwareDecoding(error))
+        self._hwaccel = None  # no search again at the next decoder
+        return new_decoder(stream, threads=self._threads)
+
+    def _decoded(self, kind: str, decoder: CodecContext, packet: Packet[Stream] | None) -> Iterator[Frame]:
+        from av.error import FFmpegError
+
+        if packet is not None:
+            self._bases[kind] = packet.time_base
+        try:
+            decoded: list[Any] = cast(Any, decoder).decode(packet)
+        except FFmpegError:
+            self.counts.damaged += 1
+            return
+        for frame in decoded:
+            frame.time_base = frame.time_base or self._bases[kind]  # frames that were held back have none
+            if frame.pts is None and kind not in self._ends:
+                self.counts.damaged += 1
+                continue
+            if frame.pts is None:  # the second frame of a packet
+                frame.pts = round(self._ends[kind] / frame.time_base)
+            begin = frame.pts * frame.time_base
+            self._ends[kind] = begin + (Fraction(frame.samples, frame.sample_rate) if kind == "audio" else 0)
+            self.counts.frames += 1
+            yield self._made(kind, frame, begin)
+
+    def _made(self, kind: str, data: Any, begin: Fraction) -> Frame:
+        captured_at = None
+        if self._anchor is not None:
+            captured_at = self._anchor[1] / 1e6 + float(begin - self._anchor[0])
+        array = self._arrays.of(data) if self._arrays is not None and kind == "video" else None
+        time_s = self._clock.time_s(kind, data, begin)
+        gap, self._gap = self._gap, 0
+        restarted, self._restarted = self._restarted, False
+        return Frame(cast(Any, kind), data, array, captured_at, self._seq, time_s, gap, restarted)
+
+
+def _checked(seq: int, frames: Iterator[Frame]) -> Iterator[Frame]:
+    """Frames, with one error for all that PyAV and numpy raise for damaged media."""
+    try:
+        yield from frames
+    except TrickleError:
+        raise
+    except Exception as error:
+        raise NotMedia(f"segment {seq} cannot be decoded: {str(error) or type(error).__name__}") from error
+
+
+def _options(kind: Container, head: bytes) -> dict[str, str]:
+    options = dict(_OPTIONS[kind])
+    if b"Opus" in head and kind is Container.MPEGTS:  # only libavformat's parser finds the packets in its framing
+        options["fflags"] = "+nofillin"
+    return options
+
+
+def _template(stream: Stream, head: bytes) -> Stream:
+    """A copy of a stream that outlives its container.
+
+    Args:
+        stream: an audio stream.
+        head: of a segment in MPEG-TS, whose sound is probed: only its packets hold its parameters.
+    """
+    import av
+
+    if not head:
+        return copied(stream)
+    with av.open(io.BytesIO(head), "r", format="mpegts") as probed:
+        return copied(probed.streams.audio[0])
