@@ -27,7 +27,7 @@
 A program reacts differently to *I closed it*, *it ended normally* and *the other side broke it*. These are three
 families, so that ``except`` can tell them apart. Both clients turn a response into an exception with :func:`error_for`:
 each status has one meaning. The message of an exception is made in ``__str__`` from its attributes, so that a program
-never has to parse it; a dataclass spares the constructors. Two errors are equal only if they are the same one.
+never has to parse it.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ from __future__ import annotations
 import re
 from collections.abc import Mapping
 from dataclasses import KW_ONLY, dataclass
-from typing import Any, Final
+from typing import Any, ClassVar, Final, dataclass_transform
 
 from tricklecast.trickle import wire
 
@@ -57,12 +57,33 @@ class TrickleError(Exception):
     resume: Position | None = None
 
 
+@dataclass_transform(eq_default=False)
+class _Fields(TrickleError):
+    """An error whose attributes are its arguments: those that its classes annotate, in this order.
+
+    Type checkers take it for a dataclass. But no code is generated for it, which would take as long as to load all the
+    rest of this module four times; and two errors are equal only if they are the same one.
+    """
+
+    _names: ClassVar[tuple[str, ...]] = ()
+
+    def __init_subclass__(cls) -> None:
+        inherited = set(cls._names) | {"_"}
+        cls._names = (*cls._names, *(name for name in cls.__annotations__ if name not in inherited))
+
+    def __init__(self, *values: object, **named: object) -> None:
+        super().__init__(*values)
+        vars(self).update(zip(self._names, values, strict=False), **named)  # the others are class attributes
+
+    def __repr__(self) -> str:
+        return f"{type(self).__name__}({', '.join(f'{name}={getattr(self, name)!r}' for name in self._names)})"
+
+
 class InvalidInput(TrickleError, ValueError):
     """An argument is wrong; nothing was sent or changed."""
 
 
-@dataclass(eq=False)
-class InvalidSeq(InvalidInput):
+class InvalidSeq(_Fields, InvalidInput):
     """A seq does not follow ``-?[0-9]{1,15}``, or has a sign where none is allowed."""
 
     text: str
@@ -71,8 +92,7 @@ class InvalidSeq(InvalidInput):
         return f"not a seq: {self.text[:40]!r}"
 
 
-@dataclass(eq=False)
-class InvalidChannelName(InvalidInput):
+class InvalidChannelName(_Fields, InvalidInput):
     """A path segment cannot name a channel."""
 
     raw: str
@@ -100,8 +120,7 @@ class InvalidURL(InvalidInput):
         return f"not a usable URL: {self.url!r}: {self.why}"
 
 
-@dataclass(eq=False)
-class NoHardware(InvalidInput):
+class NoHardware(_Fields, InvalidInput):
     """A device that was asked for does not decode this video on this machine.
 
     Attributes:
@@ -172,8 +191,7 @@ class ClosedHere(LocalProtocolError):
     """The program has closed the publisher or subscriber, and then used it."""
 
 
-@dataclass(eq=False)
-class SegmentDropped(ClosedHere):
+class SegmentDropped(_Fields, ClosedHere):
     """A publisher gave a segment up, since its buffer was full. The server has a part of it, or nothing.
 
     Attributes:
@@ -187,8 +205,7 @@ class SegmentDropped(ClosedHere):
         return f"{about} was dropped: the buffer is full of segments that the server has not confirmed"
 
 
-@dataclass(eq=False)
-class ChannelEnded(TrickleError):
+class ChannelEnded(_Fields):
     """The channel has ended normally.
 
     Attributes:
@@ -201,8 +218,7 @@ class ChannelEnded(TrickleError):
         return "the channel has ended"
 
 
-@dataclass(eq=False)
-class BrokenByPeer(TrickleError):
+class BrokenByPeer(_Fields):
     """The server, or the way to it, failed this request.
 
     Attributes:
@@ -223,9 +239,14 @@ class BrokenByPeer(TrickleError):
     summary = "the server failed the request"  # the message begins with it; each subclass has its own
 
     def __str__(self) -> str:
-        if self.detail.lower().startswith(self.summary):  # the server begins with the same words
-            return f"{self.summary}{self.detail[len(self.summary) :]}{self.where}"
-        return f"{self.summary}: {self.detail}{self.where}" if self.detail else f"{self.summary}{self.where}"
+        summary = self._summary
+        if self.detail.lower().startswith(summary):  # the server begins with the same words
+            return f"{summary}{self.detail[len(summary) :]}{self.where}"
+        return f"{summary}: {self.detail}{self.where}" if self.detail else f"{summary}{self.where}"
+
+    @property
+    def _summary(self) -> str:
+        return self.summary
 
     @property
     def where(self) -> str:
@@ -251,7 +272,6 @@ class ChannelNotFound(BrokenByPeer):
         return super().__str__()
 
 
-@dataclass(eq=False)
 class SegmentMissing(BrokenByPeer):
     """470: the channel exists, this segment does not.
 
@@ -266,7 +286,6 @@ class SegmentMissing(BrokenByPeer):
     summary = "segment not available"
 
 
-@dataclass(eq=False)
 class Superseded(BrokenByPeer):
     """409: the segment is closed already, another publisher has taken it over, or has begun the channel anew.
 
@@ -286,7 +305,6 @@ class Superseded(BrokenByPeer):
         return f"{self.detail[:1].lower()}{self.detail[1:] or self.summary}{self.where}"
 
 
-@dataclass(eq=False)
 class ChannelBusy(BrokenByPeer):
     """409: another client publishes to this channel. Pass ``takeover=True`` to publish there in its place.
 
@@ -363,7 +381,6 @@ class SegmentTooLarge(BrokenByPeer):
     summary = "segment too large"
 
 
-@dataclass(eq=False)
 class Refused(BrokenByPeer):
     """The server said no: it wants a valid token (401), does not allow the request (403), cannot serve it now (429,
     503), or has another reason.
@@ -375,9 +392,12 @@ class Refused(BrokenByPeer):
     _: KW_ONLY
     elsewhere: bool = False
 
-    def __post_init__(self) -> None:
+    summary = "refused by the server"
+
+    @property
+    def _summary(self) -> str:
         refusals = {401: "the server wants a valid token", 403: "the server does not allow this"}
-        self.summary = refusals.get(self.status or 0, "refused by the server")
+        return refusals.get(self.status or 0, self.summary)
 
     @property
     def temporary(self) -> bool:
@@ -391,7 +411,6 @@ class RemoteProtocolError(BrokenByPeer):
     summary = "the answer is not from a trickle server"
 
 
-@dataclass(eq=False)
 class ConnectionLost(BrokenByPeer):
     """No connection could be made, or it broke before the response.
 
@@ -404,9 +423,9 @@ class ConnectionLost(BrokenByPeer):
 
     summary = "connection lost"
 
-    def __post_init__(self) -> None:
-        if self.server is not None:
-            self.summary = f"cannot connect to {self.server}"
+    @property
+    def _summary(self) -> str:
+        return self.summary if self.server is None else f"cannot connect to {self.server}"
 
 
 def as_bytes(data: object) -> bytes:

@@ -41,7 +41,11 @@ from tricklecast.trickle.errors import (
     retry_after_s,
 )
 
-_ALL = [error for _, error in inspect.getmembers(errors, inspect.isclass) if issubclass(error, Exception)]
+_ALL = [
+    error
+    for name, error in inspect.getmembers(errors, inspect.isclass)
+    if issubclass(error, Exception) and not name.startswith("_")
+]
 
 
 def test_an_error_has_no_position_of_its_own() -> None:
