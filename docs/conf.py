@@ -24,6 +24,7 @@ from tricklecast.analytics.report.model import Alert, Report, schema
 from tricklecast.app.cli import COMMANDS, Command, load
 from tricklecast.trickle import __version__
 from tricklecast.trickle.client.reports import Event
+from tricklecast.trickle.errors import TrickleError
 
 project = "tricklecast"
 release = __version__
@@ -52,9 +53,10 @@ def setup(app: Sphinx) -> None:
 
 
 def _signature(app: Sphinx, what: str, name: str, shown: object, *rest: object) -> tuple[str, str] | None:
-    """An event is made with its fields."""
-    is_event = isinstance(shown, type) and issubclass(shown, Event)
-    return (f"({', '.join(shown.__match_args__)})", "") if is_event else None
+    """An event is made with its fields, and so are most errors."""
+    has_fields = isinstance(shown, type) and issubclass(shown, Event | TrickleError) and "__init__" not in vars(shown)
+    fields = getattr(shown, "__match_args__", ()) if has_fields else ()
+    return (f"({', '.join(fields)})", "") if fields else None
 
 
 def _write_schemas(app: Sphinx, error: Exception | None) -> None:

@@ -65,18 +65,18 @@ class _Fields(TrickleError):
     rest of this module four times; and two errors are equal only if they are the same one.
     """
 
-    _names: ClassVar[tuple[str, ...]] = ()
+    __match_args__: ClassVar[tuple[str, ...]] = ()
 
     def __init_subclass__(cls) -> None:
-        inherited = set(cls._names) | {"_"}
-        cls._names = (*cls._names, *(name for name in cls.__annotations__ if name not in inherited))
+        own = [name for name in cls.__annotations__ if name not in (*cls.__match_args__, "_")]
+        cls.__match_args__ = (*cls.__match_args__, *own)  # type: ignore[misc]  # of each class its own
 
     def __init__(self, *values: object, **named: object) -> None:
         super().__init__(*values)
-        vars(self).update(zip(self._names, values, strict=False), **named)  # the others are class attributes
+        vars(self).update(zip(self.__match_args__, values, strict=False), **named)  # the others are class attributes
 
     def __repr__(self) -> str:
-        return f"{type(self).__name__}({', '.join(f'{name}={getattr(self, name)!r}' for name in self._names)})"
+        return f"{type(self).__name__}({', '.join(f'{name}={getattr(self, name)!r}' for name in self.__match_args__)})"
 
 
 class InvalidInput(TrickleError, ValueError):
