@@ -36,6 +36,11 @@ def test_clients_load_no_commands_and_no_server(program: str) -> None:
     assert loaded_by(program) & set(NOT_FOR_CLIENTS) == set()
 
 
+def test_the_clients_load_no_event_loop() -> None:
+    """The program loads the one that it runs."""
+    assert loaded_by("from tricklecast import Channel, Publisher, Subscriber") & {"asyncio", "trio"} == set()
+
+
 def test_the_name_alone_loads_no_client() -> None:
     """Every command imports it."""
     assert loaded_by("import tricklecast") & {"httpx", "anyio", "asyncio", "ssl"} == set()

@@ -21,7 +21,6 @@ is held; the rest stays in the kernel, and the server waits.
 
 from __future__ import annotations
 
-import asyncio
 import os
 import socket
 import ssl
@@ -30,11 +29,14 @@ from collections.abc import Sequence
 from contextlib import suppress
 from fcntl import ioctl
 from termios import TIOCOUTQ
-from typing import Final
+from typing import TYPE_CHECKING, Final
 
 import anyio
 import anyio.lowlevel
 from anyio.abc import ByteStream
+
+if TYPE_CHECKING:
+    import asyncio
 
 STAGGER_S: Final = 0.25
 """If an address of a host has not answered after this time, the next one is tried beside it (RFC 8305, section 5)."""
@@ -182,6 +184,8 @@ class SocketStream(ByteStream):
 
     async def _wait(self) -> None:
         """Wait until the event loop, which watches the socket, has read something."""
+        import asyncio  # loaded by the program that runs it: programs of trio need not wait for it
+
         loop = asyncio.get_running_loop()
         if self._watcher is not loop:  # nobody watches, or the loop of an earlier asyncio.run() did
             loop.add_reader(self._socket, self._on_readable)

@@ -19,16 +19,18 @@ tasks outside a task group.
 
 from __future__ import annotations
 
-import asyncio
 from collections.abc import Awaitable, Callable
 from contextvars import copy_context
-from typing import Final
+from typing import TYPE_CHECKING, Final
 
 import anyio
 import anyio.lowlevel
 
 from tricklecast.trickle.client.sockets import in_trio
 from tricklecast.trickle.errors import ClosedHere
+
+if TYPE_CHECKING:
+    import asyncio
 
 _TASKS: Final[set[asyncio.Task[None]]] = set()
 """Running tasks of asyncio, whose event loop holds only weak references to them."""
@@ -60,6 +62,8 @@ def clock() -> Callable[[], float]:
         import trio
 
         return trio.current_time
+    import asyncio  # loaded by the program that runs it: programs of trio need not wait for it
+
     return asyncio.get_running_loop().time
 
 
@@ -83,6 +87,8 @@ class BackgroundTask:
 
             trio.lowlevel.spawn_system_task(self._run, work, context=copy_context())
         else:
+            import asyncio
+
             task = asyncio.get_running_loop().create_task(self._run(work))
             _TASKS.add(task)
             task.add_done_callback(self._discard)
@@ -128,6 +134,8 @@ class BackgroundTask:
 
         An error of the work is dropped.
         """
+        import asyncio
+
         self._scope.cancel()
         cancelled: asyncio.CancelledError | None = None
         while not self._is_over:
