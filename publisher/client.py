@@ -103,7 +103,6 @@ class _State(Enum):
 class PublishingOptions(TypedDict, total=False):
     """The arguments that publishers of every kind have, with and without ``async``: see :class:`Publisher`."""
 
-    start: int | Literal["resume", "reset"]
     takeover: bool
     preconnect: int
     buffer_bytes: int

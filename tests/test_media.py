@@ -102,6 +102,21 @@ async def test_a_relay_leaves_out_what_the_function_leaves_out(source: str) -> N
     assert counts.publisher.frames == 0
 
 
+async def test_the_function_gets_pictures_of_the_wanted_size(source: str) -> None:
+    """Options of the source go to ``frames()``: with a size, pictures are arrays."""
+    shapes: set[tuple[int, ...]] = set()
+    with anyio.fail_after(WITHIN_S):
+        await relay(
+            source,
+            f"{source}-small",
+            lambda image: shapes.add(image.shape),
+            format=None,
+            start="earliest",
+            subscriber={"size": (48, 32), "hwaccel": None},
+        )
+    assert shapes == {(32, 48, 3)}
+
+
 async def test_the_target_begins_with_the_source(base: str) -> None:
     """A source that is missing or empty creates no target."""
     url = f"{base}/empty"

@@ -17,21 +17,21 @@ from __future__ import annotations
 
 import inspect
 import logging
-from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine, Generator, Mapping
+from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine, Generator
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field, fields, replace
 from functools import partial
 from time import perf_counter
-from typing import Any, Final, cast
+from typing import Any, Final, Literal, Unpack, cast
 
 import anyio
 from anyio import to_thread
 
-from tricklecast.publisher.media.publisher import FramesDropped, MediaPublisher, MediaStatistics
+from tricklecast.publisher.media.publisher import FramesDropped, MediaPublisher, MediaStatistics, TargetOptions
 from tricklecast.subscriber.core import AnyStart
 from tricklecast.subscriber.media.decoding import FrameStatistics, SoftwareDecoding
 from tricklecast.subscriber.media.frame import Frame, FrameBatch
-from tricklecast.subscriber.media.frames import FrameEvent, FrameOptions, FrameReader, frames
+from tricklecast.subscriber.media.frames import FrameEvent, FrameOptions, FrameReader, SourceOptions, frames
 from tricklecast.trickle.client.arguments import URLs
 from tricklecast.trickle.errors import ConnectionLost, SegmentsUnconfirmed, TrickleError
 
@@ -47,6 +47,8 @@ __all__ = [
     "MediaStatistics",
     "RelayStatistics",
     "SoftwareDecoding",
+    "SourceOptions",
+    "TargetOptions",
     "frames",
     "relay",
 ]
@@ -96,8 +98,8 @@ async def relay(
     start: AnyStart = "current",
     reconnect: bool = False,
     statistics: RelayStatistics | None = None,
-    subscriber: Mapping[str, Any] | None = None,
-    **publisher: Any,
+    subscriber: SourceOptions | None = None,
+    **publisher: Unpack[TargetOptions],
 ) -> RelayStatistics:
     """Pass each picture of a channel through a function, and publish the result, until the source ends.
 
@@ -122,8 +124,8 @@ async def relay(
         reconnect: run until cancelled: wait for a source that does not exist yet, for the next epoch of a source that
             has ended, and for a server that is away. Each epoch of the source becomes one of the target.
         statistics: filled while the relay runs; a new one by default.
-        subscriber: further arguments of :class:`~tricklecast.subscriber.Subscriber`.
-        publisher: further arguments of :class:`MediaPublisher`, for example ``fps=`` or ``bitrate=``.
+        subscriber: further arguments of :func:`frames` for the source, as in ``{"hwaccel": "cuda", "auth": "…"}``.
+        publisher: further arguments of :class:`MediaPublisher` for the target, for example ``fps=`` or ``bitrate=``.
 
     Returns:
         The counters.
@@ -134,12 +136,15 @@ async def relay(
         Exception: the function raised it; the target's channel stays open for a successor.
     """
     counts = RelayStatistics() if statistics is None else statistics
-    sound: Any = "packets" if audio else False
-    options = dict(subscriber or {}, format=format, start=start, when_full="drop", reconnect=reconnect)
+    sound: Literal["packets", False] = "packets" if audio else False
+    options: SourceOptions = subscriber or {}
+    is_array = format is not None or options.get("size") is not None
     if reconnect:
         publisher.setdefault("outage_s", None)
     called = _Called(function)
-    async with frames(source, audio=sound, **options) as reader:
+    async with frames(
+        source, audio=sound, format=format, start=start, when_full="drop", reconnect=reconnect, **options
+    ) as reader:
         while True:
             frame = await reader.next()  # from then on reader.kinds tells whether there are pictures, sound, or both
             if frame is not None:
@@ -149,7 +154,7 @@ async def relay(
                     async with _ended_when_stopped(sink):
                         while frame is not None:
                             counts.frames += frame.kind == "video"
-                            await _pass_on(frame, called, sink, is_array=format is not None)
+                            await _pass_on(frame, called, sink, is_array=is_array)
                             counts.reader, counts.publisher = reader.statistics(), _sum(before, sink.statistics())
                             frame = await reader.next()
                 except (ConnectionLost, SegmentsUnconfirmed) as error:  # the target's end: what else could fail waits

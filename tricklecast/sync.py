@@ -70,6 +70,7 @@ class PublisherOptions(PublishingOptions, total=False):
     """The arguments of :class:`Publisher`, which :class:`tricklecast.Publisher` explains."""
 
     content_type: str
+    start: int | Literal["resume", "reset"]
     when_full: Literal["wait", "drop"]
     auth: str | tuple[str, str] | None
     on_event: Callable[[PublisherEvent], None] | None

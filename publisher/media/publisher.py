@@ -108,6 +108,19 @@ class _Item:
     time_base: Fraction | None = None
 
 
+class TargetOptions(WriterOptions, total=False):
+    """The arguments of :class:`MediaPublisher` that a relay passes on to it."""
+
+    fps: float
+    bitrate: int | None
+    gop_s: float
+    container: ContainerName
+    audio_codec: AudioCodec
+    preset: str
+    when_full: Literal["drop", "wait"]
+    on_event: Callable[[MediaEvent], None] | None
+
+
 class MediaPublisher:
     """Publishes the frames and packets of a program::
 
@@ -132,6 +145,7 @@ class MediaPublisher:
         when_full: what happens when the encoder or the network is too slow. ``"drop"``, for live media: the oldest
             picture that waits for the encoder is dropped, and so are the oldest segments in a full buffer;
             ``"wait"``: :meth:`write` waits, and nothing is dropped.
+        start: the first segment's number, as for :class:`~tricklecast.publisher.Publisher`.
         on_event: is called with :class:`FramesDropped`, and with the events of the publisher; it must not block.
             An exception that it raises is logged, and publishing goes on.
         publisher: further arguments of :class:`~tricklecast.publisher.Publisher`, as in ``auth=`` or ``takeover=``.
@@ -153,6 +167,7 @@ class MediaPublisher:
         audio_codec: AudioCodec = "aac",
         preset: str = "ultrafast",
         when_full: Literal["drop", "wait"] = "drop",
+        start: int | Literal["resume", "reset"] = "resume",
         on_event: Callable[[MediaEvent], None] | None = None,
         **publisher: Unpack[WriterOptions],
     ) -> None:
@@ -167,7 +182,9 @@ class MediaPublisher:
         self._pipeline = _Pipeline(segmenter, kinds, encoding, Fraction(fps).limit_denominator(1001))
         self._drops = when_full == "drop"
         content_type = segmenter.container.content_type
-        self._publisher = Publisher(url, content_type=content_type, when_full=when_full, on_event=on_event, **publisher)
+        self._publisher = Publisher(
+            url, content_type=content_type, start=start, when_full=when_full, on_event=on_event, **publisher
+        )
         self._report = Reporter[FramesDropped](logger, self._publisher.url.channel, on_event)
         self._feed: Feed | None = None
         self._task: BackgroundTask | None = None

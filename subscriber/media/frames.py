@@ -77,20 +77,25 @@ MAX_SIDE: Final = 16_384
 FrameEvent: TypeAlias = SubscriberEvent | SoftwareDecoding
 
 
-class FrameOptions(ReaderOptions, total=False):
+class SourceOptions(ReaderOptions, total=False):
+    """The arguments of :func:`frames` that a relay passes on to it."""
+
+    size: tuple[int, int] | None
+    hwaccel: str | None
+    threads: int | None
+    on_event: Callable[[FrameEvent], None] | None
+
+
+class FrameOptions(SourceOptions, total=False):
     """The arguments of :func:`frames` but ``batch``."""
 
     video: bool
     audio: bool | Literal["packets"]
     format: str | None
-    size: tuple[int, int] | None
     batch_s: float | None
-    hwaccel: str | None
-    threads: int | None
     when_full: Literal["wait", "drop"]
     start: AnyStart
     reconnect: bool
-    on_event: Callable[[FrameEvent], None] | None
 
 
 @overload
