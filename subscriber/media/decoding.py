@@ -35,6 +35,12 @@ if TYPE_CHECKING:
 HEAD_BYTES: Final = 256 * 1024
 """First bytes of a segment that are kept: they hold the producer's time, and the parameters of sound."""
 
+PIECE_BYTES: Final = 200 * 1024
+"""libavformat's longest packet of MPEG-TS (``MAX_PES_PAYLOAD``). One that goes on lacks less than a TS packet of it."""
+
+PIECES: Final = 80
+"""The most pieces of a picture: 16 MiB."""
+
 # Packets come as they are, without waiting for the next one. Each PES packet of live encoders is one frame.
 _OPTIONS: Final = {
     Container.MPEGTS: {"fflags": "+noparse+nofillin", "probesize": "32", "analyzeduration": "1"},
@@ -267,7 +273,7 @@ class Decoding:
         self.found = set(streams)
         lead = streams.get("video", streams.get("audio"))
         is_anchored = False
-        packets = demuxed(container, list(streams.values()))
+        packets = _in_one_piece(demuxed(container, list(streams.values())))
         while True:
             try:
                 packet = next(packets, None)
@@ -363,6 +369,38 @@ def _checked(seq: int, frames: Iterator[Frame]) -> Iterator[Frame]:
         raise
     except Exception as error:
         raise NotMedia(f"segment {seq} cannot be decoded: {str(error) or type(error).__name__}") from error
+
+
+def _in_one_piece(packets: Iterator[Packet[Stream]]) -> Iterator[Packet[Stream]]:
+    """Packets, each of which is a whole picture or piece of sound.
+
+    libavformat hands a long PES packet on in pieces, of which only the first has a time. A shorter piece is the last
+    one, so that it need not be held until the next picture.
+    """
+    held: dict[int, list[Packet[Stream]]] = {}
+    for packet in packets:
+        pieces = held.pop(packet.stream_index, [])
+        if pieces and (packet.pts is not None or not packet.size):
+            yield _whole(pieces)
+            pieces = []
+        pieces.append(packet)
+        if PIECE_BYTES - PACKET_BYTES < packet.size <= PIECE_BYTES and len(pieces) < PIECES:
+            held[packet.stream_index] = pieces
+        else:
+            yield _whole(pieces)
+    yield from map(_whole, held.values())
+
+
+def _whole(pieces: list[Packet[Stream]]) -> Packet[Stream]:
+    from av import Packet
+
+    first = pieces[0]
+    if len(pieces) == 1:
+        return first
+    whole: Packet[Stream] = Packet(b"".join(map(bytes, pieces)))
+    whole.stream, whole.time_base, whole.pts, whole.dts = first.stream, first.time_base, first.pts, first.dts
+    whole.is_keyframe = first.is_keyframe
+    return whole
 
 
 def _options(kind: Container, head: bytes) -> dict[str, str]:

@@ -693,6 +693,21 @@ async def test_threads_change_nothing_but_the_delay(url: str, tmp_path: Path) ->
     assert len(one) == 50
 
 
+async def test_a_large_picture_is_whole(url: str) -> None:
+    """One of several hundred kilobytes comes in pieces from libavformat."""
+    noise = np.random.default_rng(1).integers(0, 255, (480, 640, 3), np.uint8)
+    async with MediaPublisher(url, when_full="wait", gop_s=10) as publisher:
+        for number in range(3):
+            await publisher.write(np.roll(noise, number), pts=number, time_base=Fraction(1, 30))
+    segment = b"".join([await segment.read() async for segment in Subscriber(url, start="earliest")])
+    assert len(segment) > 500_000
+    with anyio.fail_after(WITHIN_S):
+        async with frames(url, start="earliest") as reader:
+            found = [frame_hash(cast(Any, frame.data)) async for frame in reader]
+    assert found == decode(segment, "mpegts").hashes["video"]
+    assert reader.statistics().damaged == 0
+
+
 async def test_av1_is_decoded(url: str, tmp_path: Path) -> None:
     """By a decoder that needs no device; libavcodec's own one does."""
     await publish(url, segments_of(make_clip(tmp_path / "clip.mp4", video="libsvtav1", audio=None, seconds=1), "fmp4"))
