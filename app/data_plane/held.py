@@ -58,14 +58,18 @@ def holder_answers(plane: DataPlane, channel: Channel | None, route: Route, *, s
     return has_answer(channel, route, stored=stored)
 
 
-def send_away(plane: DataPlane, channel: Channel) -> None:
-    """Tell the readers of a channel to ask again. One in the middle of a segment loses its connection."""
+def send_away(plane: DataPlane, channel: Channel, *, cut: bool = True) -> None:
+    """Tell the readers of a channel to ask again.
+
+    Args:
+        cut: one in the middle of a segment loses its connection; without, it reads to the end.
+    """
     segments = [*channel.segments.values(), *channel.window.lingering]
     for cursor in [cursor for segment in segments for cursor in segment.cursors]:
         if isinstance(cursor, Reader) and cursor.ending is None and not cursor.done:
             if cursor.answerable:
                 cursor.send_away(ASK_AGAIN)
-            else:
+            elif cut:
                 cursor.connection.abort(Reason.REPLICA)
     for why in (ParkedFor.PLAYLIST, ParkedFor.GUARD):
         for parked in list(plane.parked[why]):

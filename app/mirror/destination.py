@@ -26,6 +26,7 @@ from functools import partial
 from typing import Final
 from zlib import crc32
 
+from tricklecast.app.access.rights import matches_any
 from tricklecast.app.clock import to_time
 from tricklecast.app.core.copies import Copy, OtherChannel
 from tricklecast.app.core.facts import EndReason
@@ -34,7 +35,7 @@ from tricklecast.app.core.rules import OwnedChannel
 from tricklecast.app.core.segment import Segment
 from tricklecast.app.core.state import Channel, SegmentSummary
 from tricklecast.app.data_plane.context import DataPlane
-from tricklecast.app.data_plane.held import keep_all_readers
+from tricklecast.app.data_plane.held import keep_all_readers, send_away
 from tricklecast.app.data_plane.responses import mirror_reply
 from tricklecast.app.data_plane.upload import Upload
 from tricklecast.app.mirror.read_only import ReadOnly
@@ -312,6 +313,8 @@ class ServerDestination:
     def depose(self, by: str, patterns: Sequence[str] = ("*",)) -> None:
         """Refuse publishers, since another server has taken this one's place; its channels stay readable.
 
+        Readers that wait are told to ask again: here nothing more will come, and who knows both servers asks the other.
+
         Raises:
             OSError: the data directory does not take it; it holds for this start of the server only.
         """
@@ -319,6 +322,9 @@ class ServerDestination:
             self.read_only.depose(by, patterns)
         finally:
             self._refuse_publishers()
+            for name in self.own_channels():
+                if matches_any(patterns, name):
+                    send_away(self.plane, self.plane.registry.channels[name], cut=False)
 
     # Mechanics.
 
@@ -341,7 +347,10 @@ class ServerDestination:
         return all(one.copied for one in stored) and not (is_own and not stored)
 
     def _end(self, name: str, reason: EndReason) -> None:
+        """End a channel whose next epoch is about to begin here: readers that wait are told to ask again."""
         plane = self.plane
+        if (channel := plane.registry.channels.get(name)) is not None:
+            send_away(plane, channel, cut=False)
         if (owned := plane.registry.live(name)) is not None:
             self._refuse(owned)
             plane.registry.end(name, plane.clock(), reason, force=True)

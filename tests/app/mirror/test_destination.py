@@ -470,7 +470,9 @@ def test_a_channel_of_this_server_is_never_mixed_with_a_copy(site: Site) -> None
         film(site.source, "low").publish(0, b"copy")
         film(site.source, "low").end()
     film(site.source, "low").publish(0, b"third")
+    waiting = film(site.target, "low").waiting(1)
     site.pair.follow("low")
+    assert waiting.response().status == 503, "the channel goes on here: its readers are not told that it is over"
     film(site.target, "low").has(0, b"third", epoch=3)
     settled(site.target)
     site.restart_target()

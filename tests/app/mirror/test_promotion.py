@@ -291,9 +291,10 @@ def test_a_server_whose_place_is_taken_is_read_only(tmp_path: Path) -> None:
     folder = tmp_path / "data"
     with durable(folder) as server:
         here = film(server).publish(0, b"x")
-        upload = here.preconnect(1)
+        upload, waiting = here.preconnect(1), here.waiting(1)
         server.inside(lambda: destination_of(server).depose("https://new.example", ["fi*"]))
         assert upload.answer().status == 503
+        assert waiting.response().status == 503, "another server has what it waits for"
         refused = here.post(1)
         assert (refused.status, refused.body) == (
             503,
