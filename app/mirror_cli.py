@@ -91,7 +91,7 @@ def mirror(
     If DST is a folder, this command runs a server on it until Ctrl-C. `tricklecast serve --data-dir` can open the
     folder later.
 
-    Exit codes: 0 done; 1 an error; 2 wrong usage; 130 Ctrl-C.
+    Exit codes: 0 done, also by Ctrl-C if DST is a folder; 1 an error; 2 wrong usage; 130 Ctrl-C.
 
     Examples:
 
@@ -222,7 +222,7 @@ async def promote(
         return
     typer.echo(f"{server} has taken over {count(answer['channels'], 'channel')}")
     if answer["lost"]:
-        typer.echo(_losses(answer["lost"]), err=True)
+        typer.echo(_losses(answer["lost"], "not copied"), err=True)
 
 
 @with_credentials
@@ -395,8 +395,9 @@ def _serve_folder(
     Raises:
         CannotServe, StorageError: the folder or the port cannot be used.
     """
-    from asyncio import Event
+    from asyncio import FIRST_COMPLETED, Event, create_task, wait
 
+    from tricklecast.app.bus import Bus, ServerClosed
     from tricklecast.app.server import serve
     from tricklecast.app.settings import load
 
@@ -408,9 +409,18 @@ def _serve_folder(
         say(f"copies to {folder}; readers find them at {url}")
         listening.set()
 
-    async def program(_: object) -> None:
+    async def stopped(bus: Bus) -> None:
+        with suppress(ServerClosed):
+            async for _ in bus.subscribe():
+                pass
+
+    async def program(bus: Bus) -> None:
         await listening.wait()
-        await mirror(address)
+        showing, end = create_task(mirror(address)), create_task(stopped(bus))
+        await wait((showing, end), return_when=FIRST_COMPLETED)
+        end.cancel()
+        if not showing.cancel():
+            await showing
 
     serve(load({"data_dir": str(folder), "port": str(port)}, None).settings, announce, program)
 
@@ -454,6 +464,7 @@ async def _show(
 _NEXT: Final = {
     "none": "this server mirrors nothing: `tricklecast mirror SRC DST` begins",
     "stopped": "`tricklecast mirror SRC DST` goes on, `tricklecast mirror promote DST` takes the source's place",
+    "promoted": "it tells the former source, when that answers; `tricklecast mirror back NEW OLD` makes that a mirror",
     "deposed": "it takes no publishers: `tricklecast mirror back NEW OLD` makes it a mirror of its successor",
 }
 """What a person may do in these states."""
@@ -467,6 +478,8 @@ def summary(answer: dict[str, Any]) -> str:
         parts.append(printable(answer["problem"]))
     if answer["plain"]:
         parts.append(printable(answer["plain"]))
+    if answer["state"] in _NEXT:
+        return ", ".join([*parts, _NEXT[answer["state"]]])
     parts.append(f"{count(answer['live'], 'channel')} live")
     if answer["stores"]:
         parts.append(f"{segments.get('synced', 0)} of {count(_wanted(segments), 'segment')} copied")
@@ -496,6 +509,8 @@ def table(answer: dict[str, Any]) -> str:
             rows.append(("copied", printable(answer["plain"])))
         if setting["promoted"]:
             rows.append(("promoted", printable(" ".join(setting["promoted"]))))
+    if answer["state"] in ("promoted", "deposed"):
+        setting = None  # nothing is copied: what was, is this server's own
     if answer["last_contact"] is not None:
         rows.append(("last contact", f"{_rounded(now - answer['last_contact'])} ago"))
     if setting is not None:
@@ -525,13 +540,13 @@ def table(answer: dict[str, Any]) -> str:
     return "\n".join(lines)
 
 
-def _losses(lost: list[dict[str, Any]]) -> str:
+def _losses(lost: list[dict[str, Any]], verb: str = "would be lost") -> str:
     lines = []
     for one in lost:
         what = "some of it, perhaps" if one["seq"] is None else f"segment {one['seq']}"
         amount = "" if one["bytes"] is None else f", {size(one['bytes'])}"
         lines.append(
-            f"would be lost: {printable(one['channel'])} epoch {one['epoch']}: {what}{amount} ({printable(one['why'])})"
+            f"{verb}: {printable(one['channel'])} epoch {one['epoch']}: {what}{amount} ({printable(one['why'])})"
         )
     return "\n".join(lines)
 

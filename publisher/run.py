@@ -73,18 +73,18 @@ async def run(
     all_told = False  # the feed has told each segment that was not confirmed
     unconfirmed = 0  # segments that nobody has told by the end
 
-    refused: object = None  # what the server has refused with since it last took a segment: it is said once
+    refused: set[int | None] = set()  # the statuses of refusals since a segment was last taken: each is said once
 
     def on_event(event: PublisherEvent) -> None:
-        nonlocal unconfirmed, refused
+        nonlocal unconfirmed
         match event:
             case Retrying(error, attempt=2) if feed is None:
                 status.say(f"warning: {error}; trying again")
-            case Retrying(Refused() as error) if (error.status, error.detail) != refused:
-                refused = error.status, error.detail
+            case Retrying(Refused() as error) if error.status not in refused:
+                refused.add(error.status)
                 status.say(f"warning: {error}; trying again")
             case SegmentPublished():
-                refused = None
+                refused.clear()
             case Failed():
                 running.cancel()  # at once: the source may be silent
             case Disconnected(error):

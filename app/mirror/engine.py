@@ -61,7 +61,7 @@ from tricklecast.app.mirror.sides import (
 from tricklecast.app.mirror.status import Loss, Status, Trouble
 from tricklecast.app.replication.records import FeedEnd
 from tricklecast.trickle.backoff import Backoff
-from tricklecast.trickle.errors import TrickleError
+from tricklecast.trickle.errors import ConnectionLost, TrickleError
 from tricklecast.trickle.paths import is_reserved
 
 logger = logging.getLogger("tricklecast.mirror")
@@ -339,9 +339,10 @@ class Mirror:
 
     async def _listen(self) -> None:
         """Look at all, then hear the news; when they may have been missed, look at all again."""
-        failures = 0
+        failures, told = 0, ""
         while True:
-            began, self._doubted, pauses = self._now(), False, PAUSES
+            began, self._doubted = self._now(), False
+            problem: Exception | None = None
             try:
                 async with asyncio.timeout(ANSWER_S):
                     listing = await self.source.look()
@@ -362,16 +363,15 @@ class Mirror:
             except IndexTooOld:
                 wrong = True
             except (SourceError, OSError) as error:
-                wrong = True
-                if isinstance(error, SourceAway):
-                    pauses = AWAY if failures < AWAY_TRIES else LONG_AWAY
+                wrong, problem = True, error
                 if self._state != "unreachable":
-                    self._state, self._since = "unreachable", self._wall()
-                    self._tell("", error)
+                    self._state, self._since, told = "unreachable", self._wall(), ""
+                if str(error) != told:  # a question that fails as before is nothing new
+                    told = self._tell("", error)
                 self._reached.clear()
             if wrong:
                 failures += 1
-                await asyncio.sleep(pauses.delay(failures, self._dice))
+                await asyncio.sleep(pause_s(problem, failures, self._dice))
 
     async def _hear(self, listing: Listing) -> None:
         index = listing.index
@@ -785,6 +785,13 @@ class Mirror:
         channels, segments = self.registry.missing(reachable=self._state == "following")
         arriving = [name for name, one in self._followers.items() if not one.held.live]
         return Loss(channels, arriving, segments, None if self._contact is None else self._wall() - self._contact)
+
+
+def pause_s(error: Exception | None, failures: int, dice: Random) -> float:
+    """How long a source that has failed so often is left alone, in seconds."""
+    if not isinstance(error, SourceAway | ConnectionLost):
+        return PAUSES.delay(failures, dice)
+    return (AWAY if failures <= AWAY_TRIES else LONG_AWAY).delay(failures, dice)
 
 
 def _differs(there: SourceSegment, size: int, crc: int | None) -> bool:

@@ -39,7 +39,7 @@ MAX_SAID: Final = 200
 M = TypeVar("M", bound=BaseModel)
 
 
-class Silent(SourceError):
+class Silent(SourceAway):
     """Nothing came within the time."""
 
 

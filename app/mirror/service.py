@@ -28,7 +28,7 @@ from pydantic import ValidationError
 from tricklecast.app.access.rights import ANY, matches_any
 from tricklecast.app.mirror.circle import HOPS, OriginModel, OriginsModel, circle
 from tricklecast.app.mirror.destination import ServerDestination
-from tricklecast.app.mirror.engine import Mirror
+from tricklecast.app.mirror.engine import Mirror, pause_s
 from tricklecast.app.mirror.opening import open_source
 from tricklecast.app.mirror.plain_source import PlainSource
 from tricklecast.app.mirror.registry import CONTACT, MirrorRegistry, RegistryError
@@ -47,7 +47,6 @@ from tricklecast.app.mirror.routes import (
 )
 from tricklecast.app.mirror.status import Loss, Status
 from tricklecast.app.mirror.trickle_source import TrickleSource
-from tricklecast.trickle.backoff import Backoff
 from tricklecast.trickle.bearer import Bearer
 from tricklecast.trickle.client.arguments import server_url
 from tricklecast.trickle.client.control import answer_of
@@ -57,9 +56,6 @@ from tricklecast.trickle.wire import redacted
 logger = logging.getLogger("tricklecast.mirror")
 
 FILE: Final = "mirror.sqlite"
-
-PAUSES: Final = Backoff(1.0, 60.0)
-"""Between two attempts to find out what the source is, or to tell it that it has a successor."""
 
 STOP_S: Final = 5.0
 """What the mirror does at present ends within this time, or is given up."""
@@ -463,10 +459,11 @@ class MirrorService:
                 return found
             except TrickleError as error:
                 failures += 1
+                pause = pause_s(error, failures, self._dice)
                 if str(error) != self._problem:
                     logger.warning("the source of the mirror: %s", error)
                 self._problem = str(error)
-            await asyncio.sleep(PAUSES.delay(failures, self._dice))
+            await asyncio.sleep(pause)
 
     # Mechanics.
 

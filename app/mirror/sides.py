@@ -25,7 +25,7 @@ class SourceError(TrickleError):
 
 
 class SourceAway(SourceError):
-    """No connection to the source can be made, or it breaks before an answer; or a proxy says so."""
+    """No connection to the source can be made, it breaks before an answer, or none comes; or a proxy says so."""
 
 
 class SourceLies(SourceError):

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import random
 from collections.abc import AsyncGenerator, Awaitable, Callable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
@@ -15,7 +16,9 @@ from tests.support.virtual_time import VirtualLoop
 from tricklecast.app.mirror import engine
 from tricklecast.app.mirror.engine import Mirror
 from tricklecast.app.mirror.registry import MirrorRegistry, RegistryError
-from tricklecast.app.mirror.sides import News, SourceChannel, SourceError, SourceSegment
+from tricklecast.app.mirror.requests import Silent
+from tricklecast.app.mirror.sides import News, SourceAway, SourceChannel, SourceError, SourceLies, SourceSegment
+from tricklecast.trickle.errors import ConnectionLost
 
 
 @pytest.fixture(autouse=True)
@@ -162,6 +165,41 @@ def test_a_source_that_is_back_is_followed_soon() -> None:
             began = scene.loop.time()
             await scene.until(lambda: mirror.status().live == 3)
             assert scene.loop.time() - began <= 20.0, "an answer takes seconds here, and a backoff up to a minute"
+
+    play(happens)
+
+
+def test_a_source_that_is_away_is_asked_often_enough() -> None:
+    """One that nonsense comes from is left alone for longer and longer; the pauses of both have a bound."""
+    dice = random.Random(1)
+    for error in (SourceAway(), Silent(), ConnectionLost()):
+        assert max(engine.pause_s(error, failures, dice) for failures in range(1, 61)) <= 2.0
+        assert max(engine.pause_s(error, failures, dice) for failures in range(61, 200)) <= 10.0
+    for other in (SourceLies(), None):
+        assert 10.0 < max(engine.pause_s(other, failures, dice) for failures in range(1, 200)) <= 60.0
+
+
+def test_the_newest_problem_is_shown() -> None:
+    """A source that fails in another way is told so; the same words again are nothing new."""
+
+    async def happens(scene: Scene) -> None:
+        scene.history("a", 1)
+        mirror = scene.begin()
+        await scene.same()
+        words = "one"
+
+        async def look() -> None:
+            raise SourceError(words)
+
+        vars(scene.source).update(look=look)
+        scene.source.go_down()
+        mirror.look_again()
+        await scene.until(lambda: mirror.status().errors[-1].text == "one", 100.0)
+        before = mirror.status().failures
+        await scene.passes(300.0)
+        assert mirror.status().failures == before
+        words = "two"
+        await scene.until(lambda: mirror.status().errors[-1].text == "two", 100.0)
 
     play(happens)
 

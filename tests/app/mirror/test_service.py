@@ -412,7 +412,12 @@ def test_the_status_names_the_next_step(stack: ExitStack, capsys: pytest.Capture
     run(stop(base(target)))
     run(status(base(target)))
     assert "tricklecast mirror SRC DST` goes on" in capsys.readouterr().out
-    asked(source, "POST", "/deposed", {"by": base(target)})
+    run(promote(base(target), accept_loss=True))
+    run(status(base(target)))
+    out = capsys.readouterr().out
+    assert "it tells the former source" in out
+    assert "segments copied" not in out, "they are its own now"
+    eventually(lambda: asked(source)["state"] == "deposed", what="the source has heard")
     run(status(base(source)))
     assert "tricklecast mirror back NEW OLD`" in capsys.readouterr().out
 
@@ -495,6 +500,7 @@ def test_a_folder_is_a_destination(stack: ExitStack, tmp_path: Path) -> None:
         assert "readers find them at http://127.0.0.1:" in said
         process.send_signal(signal.SIGINT)
         assert process.wait(WITHIN_S) == 0
+        assert "cancelled" not in process.stderr.read(), "the display ends with the server"
     registry = MirrorRegistry(tmp_path / "folder" / FILE)
     assert registry.counts()["segment", "synced"][0] == 5
     registry.close()
