@@ -10,7 +10,7 @@ import json
 import os
 import sys
 import time
-from collections.abc import Awaitable, Callable
+from collections.abc import Callable, Coroutine
 from contextlib import AsyncExitStack, suppress
 from dataclasses import dataclass
 from pathlib import Path
@@ -384,7 +384,7 @@ class _Server:
 
 
 def _serve_folder(
-    folder: Path, port: int, say: Callable[[str], None], mirror: Callable[[str], Awaitable[None]]
+    folder: Path, port: int, say: Callable[[str], None], mirror: Callable[[str], Coroutine[Any, Any, None]]
 ) -> None:
     """Run a server on a data directory until SIGINT or SIGTERM; its other settings are those of the environment.
 

@@ -194,7 +194,7 @@ def test_the_newest_problem_is_shown() -> None:
         vars(scene.source).update(look=look)
         scene.source.go_down()
         mirror.look_again()
-        await scene.until(lambda: mirror.status().errors[-1].text == "one", 100.0)
+        await scene.until(lambda: mirror.status().errors[-1:] and mirror.status().errors[-1].text == "one", 100.0)
         before = mirror.status().failures
         await scene.passes(300.0)
         assert mirror.status().failures == before
