@@ -27,6 +27,9 @@ from tricklecast.trickle.wire import printable, redacted
 LOOK_S: Final = 2.0
 """The destination is asked this often."""
 
+FIRST_S: Final = 2.0
+"""``--detach`` waits so long for the first answer of the source, to tell of a wrong URL or token."""
+
 AWAY_S: Final = 60.0
 """A destination that does not answer for so long ends the command that waits for it."""
 
@@ -111,9 +114,17 @@ def mirror(
     screen = Screen()
 
     async def begin(url: str, hint: str) -> None:
+        from asyncio import sleep
+
         server = _Server(url, credentials)
         answer = await server.ask("PUT", body=wanted)
         if detach:
+            until = time.monotonic() + FIRST_S
+            while answer["state"] == "looking" and not answer["problem"] and time.monotonic() < until:
+                await sleep(FIRST_S / 20)
+                answer = await server.ask("GET")
+            if answer["problem"]:
+                screen.say(f"warning: {printable(answer['problem'])}; it is tried again")
             typer.echo(json.dumps(answer, ensure_ascii=False) if as_json else f"{server} copies {redacted(src)}")
             return
         screen.say(f"{server} copies {redacted(src)}. {hint}")
@@ -236,13 +247,17 @@ async def back(
     source_token_file: Annotated[
         Path | None, option("FILE", "File with the access token for NEW.", "--source-token-file")
     ] = None,
+    source_api: Annotated[
+        str | None, option("URL", "The control plane of NEW, if it has another address.", "--source-api")
+    ] = None,
     as_json: AsJson = False,
     credentials: Credentials = NO_CREDENTIALS,
 ) -> None:
     """Make the former source a mirror of the server that has taken its place.
 
     First this lists the segments that only OLD has: they were published there and never copied. They are exported or
-    discarded, as you say, and never mixed with those of NEW. Then OLD copies NEW; to return, promote OLD.
+    discarded, as you say, and never mixed with those of NEW. Then OLD copies NEW; to return, promote OLD. The options
+    --ca-file, --cert, --key and --token-file are for OLD.
 
     Exit codes: 0 done; 1 nothing was done, since only OLD has some segments, or an error; 2 wrong usage.
 
@@ -256,14 +271,22 @@ async def back(
     from tricklecast.app.mirror.difference import export as export_segments
     from tricklecast.app.mirror.difference import only_at
     from tricklecast.app.mirror.opening import open_source
+    from tricklecast.app.mirror.sides import SourceError
+    from tricklecast.app.mirror.trickle_source import TrickleSource
 
     server, source_token = _Server(old, credentials), _token_of(source_token_file)
     old_token = None if credentials.auth is None else credentials.auth.token
     async with AsyncExitStack() as stack:
-        former = await open_source(old, old_token, tls=credentials.tls)
-        stack.push_async_callback(former.close)
-        present = await open_source(new, source_token)
-        stack.push_async_callback(present.close)
+        try:
+            former = await open_source(old, old_token, tls=credentials.tls)
+            stack.push_async_callback(former.close)
+            present = await open_source(new, source_token, tls=credentials.tls, api=source_api)
+            stack.push_async_callback(present.close)
+        except SourceError as error:
+            hint = "; --token-file is for OLD, --source-token-file for NEW" if "token" in str(error) else ""
+            raise TrickleError(f"{error}{hint}") from None
+        if isinstance(present, TrickleSource) and (by := await present.successor()):
+            raise TrickleError(f"{redacted(new)} takes no publishers, since {by} has its place: are the two swapped?")
         only = await only_at(former, present)
         for channel, epoch, segment in only:
             text = f"only at {server}: {printable(channel)} epoch {epoch} segment {segment.seq}, {size(segment.size)}"
@@ -273,7 +296,8 @@ async def back(
             Screen().say(f"exported {count(len(only), 'segment')} to {export}")
         elif only and not discard:
             raise TrickleError(f"{count(len(only), 'segment')} would be lost: use --export FOLDER, or --discard")
-    answer = await server.ask("PUT", body={"source": new, "source_token": source_token, "replace": True})
+    wanted = {"source": new, "source_token": source_token, "source_api": source_api, "replace": True}
+    answer = await server.ask("PUT", body=wanted)
     typer.echo(json.dumps(answer, ensure_ascii=False) if as_json else f"{server} copies {redacted(new)}")
 
 
@@ -464,7 +488,7 @@ async def _show(
 _NEXT: Final = {
     "none": "this server mirrors nothing: `tricklecast mirror SRC DST` begins",
     "stopped": "`tricklecast mirror SRC DST` goes on, `tricklecast mirror promote DST` takes the source's place",
-    "promoted": "it tells the former source, when that answers; `tricklecast mirror back NEW OLD` makes that a mirror",
+    "promoted": "`tricklecast mirror back NEW OLD` makes the former source a mirror of this server",
     "deposed": "it takes no publishers: `tricklecast mirror back NEW OLD` makes it a mirror of its successor",
 }
 """What a person may do in these states."""
@@ -501,6 +525,9 @@ def table(answer: dict[str, Any]) -> str:
     setting, lag, oldest, now = answer["setting"], answer["lag"], answer["oldest"], time.time()
     rows = [("state", _coloured(answer["state"], complete=answer["complete"]))]
     rows += [(name, printable(answer[name])) for name in ("problem", "successor") if answer[name]]
+    if answer["told"] is not None:
+        heard = "knows that it was replaced" if answer["told"] else "does not know it yet, and is told when it answers"
+        rows.append(("former source", heard))
     if answer["state"] in _NEXT:
         rows.append(("next", _NEXT[answer["state"]]))
     if setting is not None:

@@ -94,7 +94,9 @@ class Requests:
         except (httpx.ReadTimeout, faults.ReadTimeout):
             raise Silent(f"{self.shown}: nothing came within {answer_s:g} s") from None
         except (httpx.TransportError, faults.TransportError) as error:
-            raise SourceAway(f"{self.shown}: {error or type(error).__name__}") from error
+            trust = "CERTIFICATE_VERIFY_FAILED" in str(error)
+            hint = ". Name its authority in the variable SSL_CERT_FILE of the process that asks" if trust else ""
+            raise SourceAway(f"{self.shown}: {error or type(error).__name__}{hint}") from error
 
     async def get(self, url: str, *, within_s: float = ANSWER_S) -> tuple[httpx.Response, bytes]:
         """Send a GET; the response, and its body, which is no segment.

@@ -120,6 +120,9 @@ class MirrorModel(BaseModel):
         default="", description="Why the source is read by plain GETs, and what that means; empty if it is not."
     )
     setting: SetModel | None = None
+    told: bool | None = Field(
+        default=None, description="Of a promoted server: whether its former source knows that it was replaced."
+    )
     successor: str = Field(default="", description="Of a deposed server, the one that has its place.")
     deposed: list[str] = Field(default=[], description="Patterns of the channels for which it has that.")
     stores: bool = Field(default=False, description="Whether segments behind the windows are copied, too.")

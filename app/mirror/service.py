@@ -174,6 +174,7 @@ class MirrorService:
             problem=self._problem,
             plain=self._plain,
             stores=destination.stores,
+            told=setting.told if setting.phase == Phase.PROMOTED else None,
         )
         model.setting = SetModel(
             source=redacted(setting.source),

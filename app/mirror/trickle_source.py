@@ -82,6 +82,11 @@ class _Channel(BaseModel):
     created_at: AwareDatetime
 
 
+class _Deposed(BaseModel):
+    state: str
+    successor: str = ""
+
+
 class _Segment(BaseModel):
     seq: Seq
     state: State
@@ -139,6 +144,14 @@ class TrickleSource:
         if found.status_code == 410:
             raise IndexTooOld(f"{self.requests.shown} does not keep what has happened since")
         raise SourceError(f"{self.requests.root} has no API: is it of tricklecast, and is its control plane here?")
+
+    async def successor(self) -> str:
+        """The server that has taken this one's place for all channels; ``""``: none, as far as it tells this token."""
+        try:
+            found = await self.requests.read(_Deposed, "/api/v1/mirror", "manage, for all channels")
+        except SourceError:
+            return ""
+        return found.successor if isinstance(found, _Deposed) and found.state == "deposed" else ""
 
     async def channel(self, name: str) -> SourceChannel | None:
         """A channel as it is now; ``None`` if no such channel lives."""

@@ -415,9 +415,13 @@ def test_the_status_names_the_next_step(stack: ExitStack, capsys: pytest.Capture
     run(promote(base(target), accept_loss=True))
     run(status(base(target)))
     out = capsys.readouterr().out
-    assert "it tells the former source" in out
+    assert "makes the former source a mirror" in out
     assert "segments copied" not in out, "they are its own now"
-    eventually(lambda: asked(source)["state"] == "deposed", what="the source has heard")
+    eventually(lambda: asked(target)["told"], what="the source has heard")
+    run(status(base(target)))
+    assert "knows that it was replaced" in capsys.readouterr().out
+    with pytest.raises(TrickleError, match=r"takes no publishers, since .* has its place: are the two swapped"):
+        run(back(base(source), base(target)))
     run(status(base(source)))
     assert "tricklecast mirror back NEW OLD`" in capsys.readouterr().out
 
@@ -441,6 +445,15 @@ def test_what_is_looked_at_again_is_there(stack: ExitStack, capsys: pytest.Captu
     mirror("http://127.0.0.1:1/trickle", base(away), detach=True)
     with pytest.raises(TrickleError, match="the source is not open yet"):
         run(resync(base(away)))
+
+
+def test_a_source_that_does_not_answer_is_told_before_the_command_returns(
+    stack: ExitStack, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """`--detach` waits for the first answer for a moment: a wrong URL is seen at once."""
+    target = stack.enter_context(durable(None))
+    mirror("http://127.0.0.1:1/trickle", base(target), detach=True)
+    assert "warning: http://127.0.0.1:1/trickle: " in capsys.readouterr().err
 
 
 def test_a_server_that_can_mirror_nothing_says_why() -> None:
