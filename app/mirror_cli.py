@@ -493,6 +493,13 @@ _NEXT: Final = {
 }
 """What a person may do in these states."""
 
+_TOLD: Final = {
+    "yes": "knows that it was replaced",
+    "no": "does not know yet that it was replaced, and is told when it answers",
+    "impossible": "cannot be told that it was replaced: keep its publishers away from it",
+}
+"""What a former source knows."""
+
 
 def summary(answer: dict[str, Any]) -> str:
     """The state of a mirror in one line."""
@@ -500,8 +507,7 @@ def summary(answer: dict[str, Any]) -> str:
     parts = [answer["state"]]
     if answer["problem"]:
         parts.append(printable(answer["problem"]))
-    if answer["plain"]:
-        parts.append(printable(answer["plain"]))
+    parts += [printable(answer[name]) for name in ("storage", "plain") if answer[name]]
     if answer["state"] in _NEXT:
         return ", ".join([*parts, _NEXT[answer["state"]]])
     parts.append(f"{count(answer['live'], 'channel')} live")
@@ -526,8 +532,7 @@ def table(answer: dict[str, Any]) -> str:
     rows = [("state", _coloured(answer["state"], complete=answer["complete"]))]
     rows += [(name, printable(answer[name])) for name in ("problem", "successor") if answer[name]]
     if answer["told"] is not None:
-        heard = "knows that it was replaced" if answer["told"] else "does not know it yet, and is told when it answers"
-        rows.append(("former source", heard))
+        rows.append(("former source", _TOLD[answer["told"]]))
     if answer["state"] in _NEXT:
         rows.append(("next", _NEXT[answer["state"]]))
     if setting is not None:
@@ -549,6 +554,8 @@ def table(answer: dict[str, Any]) -> str:
         if answer["state"] == "stopped":
             behind += " that are known"
         late = ", for how long is not known" if lag["seconds"] is None else f", {_rounded(lag['seconds'])}"
+        if answer["storage"]:
+            rows.append(("storage", f"{printable(answer['storage'])}; new copies are in memory"))
         rows.append(("behind", behind + (late if lag["seconds"] != 0 else "")))
         left = "" if not answer["remaining_s"] else f", about {_rounded(answer['remaining_s'])} left"
         rows.append(("rate", f"{size(answer['rate'])}/s{left}"))

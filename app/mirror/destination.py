@@ -149,6 +149,12 @@ class ServerDestination:
         """Whether it keeps segments behind the window of a channel."""
         return self._archive is not None
 
+    @property
+    def storage_problem(self) -> str:
+        """Why the data directory cannot be written now; ``""`` if it can, or there is none."""
+        failed = None if self._archive is None else self._archive.failed
+        return "" if failed is None else f"the data directory cannot be written: {failed}"
+
     def copy(self, name: str) -> Copy | None:
         """The copy of that name, unless it has ended."""
         channel = self.plane.registry.channels.get(name)

@@ -27,6 +27,15 @@ class Order(StrEnum):
     OLDEST = "oldest"
 
 
+class Told(StrEnum):
+    """Whether a former source knows that it was replaced."""
+
+    NO = "no"
+    YES = "yes"
+    IMPOSSIBLE = "impossible"
+    """It is no tricklecast, or its API does not answer there."""
+
+
 Patterns = list[Annotated[str, Field(min_length=1, max_length=1024)]]
 
 
@@ -120,8 +129,11 @@ class MirrorModel(BaseModel):
         default="", description="Why the source is read by plain GETs, and what that means; empty if it is not."
     )
     setting: SetModel | None = None
-    told: bool | None = Field(
+    told: Told | None = Field(
         default=None, description="Of a promoted server: whether its former source knows that it was replaced."
+    )
+    storage: str = Field(
+        default="", description="Why the data directory of this server cannot be written now; empty if it can."
     )
     successor: str = Field(default="", description="Of a deposed server, the one that has its place.")
     deposed: list[str] = Field(default=[], description="Patterns of the channels for which it has that.")

@@ -43,6 +43,7 @@ from tricklecast.app.mirror.routes import (
     Order,
     PromotedModel,
     SetModel,
+    Told,
     TroubleModel,
 )
 from tricklecast.app.mirror.status import Loss, Status
@@ -82,8 +83,8 @@ class Setting:
     Attributes:
         source: its base URL. channels: patterns of names. order, max_rate, token: as given by the operator.
         phase: what is done. me: the base URL by which the source's operator may know this server.
-        told: whether the former source has heard of the promotion. source_api: a URL of its control plane, if that has
-            another address.
+        told: whether the former source has heard of the promotion. deaf: it has no mirrors, and is told no more.
+        source_api: a URL of its control plane, if that has another address.
         promoted: patterns of the channels that were promoted alone. untold: those of which the source has not heard.
     """
 
@@ -98,6 +99,7 @@ class Setting:
     promoted: tuple[str, ...] = ()
     untold: tuple[str, ...] = ()
     source_api: str | None = None
+    deaf: bool = False
 
     @property
     def root(self) -> str:
@@ -174,7 +176,8 @@ class MirrorService:
             problem=self._problem,
             plain=self._plain,
             stores=destination.stores,
-            told=setting.told if setting.phase == Phase.PROMOTED else None,
+            told=_told(setting),
+            storage=destination.storage_problem,
         )
         model.setting = SetModel(
             source=redacted(setting.source),
@@ -423,8 +426,8 @@ class MirrorService:
         """Tell the former source that it has a successor, until it has heard it."""
         await self._own(setting)
         if not setting.told:
-            await self._until(partial(self._tell_once, setting, (ANY,)))
-            self._keep(replace(setting, told=True))
+            hears = await self._until(partial(self._tell_once, setting, (ANY,)))
+            self._keep(replace(setting, told=True, deaf=not hears))
 
     async def _own(self, setting: Setting) -> None:
         """Promote what a promotion that ended in the middle has left a copy."""
@@ -439,16 +442,17 @@ class MirrorService:
             except OSError as error:
                 logger.warning("%d channels were copies still, and are promoted now, but %s", len(left), error)
 
-    async def _tell_once(self, setting: Setting, patterns: Sequence[str]) -> None:
-        """Tell the source for which channels it has a successor; one that has no mirrors is not told."""
+    async def _tell_once(self, setting: Setting, patterns: Sequence[str]) -> bool:
+        """Tell the source for which channels it has a successor; ``False``: it has no mirrors, and cannot be told."""
         route, absent = "/api/v1/mirror/deposed", "has no mirrors, and cannot be told"
         root, news = setting.root, {"by": setting.me, "channels": patterns}
         try:
             await answer_of(root, route, None, setting.bearer, absent=absent, method="POST", body=news)
         except RemoteProtocolError as error:
             logger.warning("%s", error)
-        else:
-            logger.warning("%s has heard that this server has its place", redacted(setting.source))
+            return False
+        logger.warning("%s has heard that this server has its place", redacted(setting.source))
+        return True
 
     async def _until(self, attempt: Callable[[], Coroutine[Any, Any, T]]) -> T:
         """Try until the source answers."""
@@ -501,6 +505,12 @@ class MirrorService:
         if self._setting is None or self._setting.phase == Phase.PROMOTED:
             raise Conflict("this server mirrors nothing")
         return self._setting
+
+
+def _told(setting: Setting) -> Told | None:
+    if setting.phase != Phase.PROMOTED:
+        return None
+    return Told.IMPOSSIBLE if setting.deaf else Told.YES if setting.told else Told.NO
 
 
 def _show(status: Status, model: MirrorModel) -> None:

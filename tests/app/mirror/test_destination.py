@@ -384,11 +384,13 @@ def test_history_and_a_full_disk(site: Site, monkeypatch: pytest.MonkeyPatch) ->
     monkeypatch.setattr(archive.database, "commit", _full)
     assert site.pair.insert("film", 0, body(0))
     eventually(lambda: lost == [("film", 1, 0)])
+    assert "No space left" in site.target.inside(lambda: destination_of(site.target).storage_problem)
     with pytest.raises(OSError, match="No space left"):
         site.pair.insert("film", 1, body(1))
     monkeypatch.setattr(archive.database, "commit", commit)
     site.target.inside(archive._retry)
     eventually(lambda: site.target.inside(lambda: archive.failed) is None)
+    assert site.target.inside(lambda: destination_of(site.target).storage_problem) == ""
     assert site.pair.insert("film", 0, body(0))
     settled(site.target)
     assert archive.counters.lost == 0

@@ -28,7 +28,7 @@ from tests.support.waiting import WITHIN_S, eventually
 from tricklecast.app.mirror.registry import MirrorRegistry
 from tricklecast.app.mirror.routes import Conflict, NewSettingModel
 from tricklecast.app.mirror.service import FILE, MirrorService
-from tricklecast.app.mirror_cli import MAX_RATE, back, mirror, promote, resync, reverify, status, stop
+from tricklecast.app.mirror_cli import MAX_RATE, back, mirror, promote, resync, reverify, status, stop, summary, table
 from tricklecast.trickle.errors import ConnectionLost, TrickleError
 
 
@@ -417,7 +417,7 @@ def test_the_status_names_the_next_step(stack: ExitStack, capsys: pytest.Capture
     out = capsys.readouterr().out
     assert "makes the former source a mirror" in out
     assert "segments copied" not in out, "they are its own now"
-    eventually(lambda: asked(target)["told"], what="the source has heard")
+    eventually(lambda: asked(target)["told"] == "yes", what="the source has heard")
     run(status(base(target)))
     assert "knows that it was replaced" in capsys.readouterr().out
     with pytest.raises(TrickleError, match=r"takes no publishers, since .* has its place: are the two swapped"):
@@ -498,6 +498,27 @@ def test_a_source_whose_control_plane_is_elsewhere(
     other = stack.enter_context(durable(None))
     mirror(base(source), base(other), source_api=base(source), detach=True)
     eventually(lambda: "is it the address of its control plane?" in asked(other)["problem"], what="the problem")
+
+
+def test_a_source_that_cannot_be_told_is_no_secret(stack: ExitStack, capsys: pytest.CaptureFixture[str]) -> None:
+    """One without mirrors goes on to take publishers after a promotion, and the status says so."""
+    source, target = stack.enter_context(durable(None, control_port=0)), stack.enter_context(durable(None))
+    publish(source, 0)
+    mirror(base(source), base(target), detach=True)
+    eventually(lambda: has(target, 0), what="the copy")
+    run(promote(base(target), accept_loss=True))
+    eventually(lambda: asked(target)["told"] == "impossible", what="it was tried")
+    run(status(base(target)))
+    assert "cannot be told that it was replaced" in capsys.readouterr().out
+
+
+def test_a_full_disk_is_in_the_status(stack: ExitStack) -> None:
+    """All may be here, and nothing of it on the disk."""
+    source, target = stack.enter_context(durable(None)), stack.enter_context(durable(None))
+    mirror(base(source), base(target), detach=True)
+    answer = asked(target) | {"storage": "the data directory cannot be written: no space"}
+    for said in (table(answer), summary(answer)):
+        assert "cannot be written: no space" in said
 
 
 def test_a_folder_is_a_destination(stack: ExitStack, tmp_path: Path) -> None:
