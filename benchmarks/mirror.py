@@ -46,7 +46,7 @@ from tricklecast import ConnectionLost, Publisher, Subscriber
 from tricklecast.app.storage.cli import DataDirectory
 
 START_S: Final = 60.0
-REST_S: Final = 600.0
+REST_S: Final = 1800.0
 EXCHANGE_S: Final = 10.0
 
 
@@ -211,7 +211,7 @@ async def kills(options: argparse.Namespace, console: Console) -> int:
     """Publish, kill, let all come to rest, and compare."""
     counts: Counter[str] = Counter()
     dice = random.Random(options.seed)
-    async with site("--ack", "journal", "--retain-channel-segments", "100000") as one:
+    async with site("--ack", "journal", "--retain-channel-segments", "100000", "--idle-timeout-s", "1h") as one:
         async with asyncio.TaskGroup() as group:
             for number in range(options.channels):
                 work = publish(one.source.port, f"cam{number}", options.segments, options.pause_s, counts)
