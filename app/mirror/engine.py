@@ -498,15 +498,18 @@ class Mirror:
         if not self.selected(name):
             self._let_go([name])
             return False
+        gone = self.registry.lacking(name, inf if truth is None else truth.epoch)
         if truth is None:
             if self.registry.bury(row, self._wall()):
                 self._unfollow(name)
                 self.destination.end(name)
+                self._tell_of(name, gone)
             return False
         if truth.epoch < row.epoch and row.instance == instance:
             raise SourceLies(f"its epochs go back from {row.epoch} to {truth.epoch}")
         others = self.registry.has_others(truth)
-        self.registry.learn(row, truth, instance)
+        if self.registry.learn(row, truth, instance):
+            self._tell_of(name, gone)
         if (before := self._followers.get(name)) is not None:
             if before.truth == truth:
                 return True
@@ -523,6 +526,11 @@ class Mirror:
         self._followers[name] = follower = _Follower(truth, held, row.attempts)
         follower.task = self._begin(name, partial(self._follow, follower))
         return True
+
+    def _tell_of(self, name: str, gone: int) -> None:
+        """Some segments of a channel that has ended are not here: with it they have gone at the source."""
+        if gone:
+            self._tell(name, f"it ended at the source before {gone} of its segments were copied")
 
     def _unfollow(self, name: str) -> None:
         if (follower := self._remove(name)) is not None and follower.task is not None:

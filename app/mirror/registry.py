@@ -380,6 +380,12 @@ class MirrorRegistry:
         """The channel is followed, and its history has its rows."""
         return self._settle(row, now, RowState.SYNCED)
 
+    def lacking(self, name: str, below: float) -> int:
+        """How many segments of a channel, of the epochs below one, are not here and should be."""
+        where = f"name = ? AND epoch < ? AND {_NOT_HERE} AND state <> 'beyond'"
+        ((found,),) = self._ask(f"SELECT count(*) FROM segment WHERE {where}", name, below)
+        return int(found)
+
     def bury(self, row: ChannelRow, now: float) -> bool:
         """The channel has ended: a tombstone stays."""
         done = self._settle(row, now, RowState.DELETED)

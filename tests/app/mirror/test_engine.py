@@ -343,6 +343,25 @@ def test_a_source_that_falls_silent() -> None:
     play(happens)
 
 
+@pytest.mark.parametrize("goes_on", [False, True])
+def test_a_channel_that_ends_before_all_of_it_is_copied(goes_on: bool) -> None:
+    """How many of its segments will never be here is told once, also if the next epoch has begun by then."""
+
+    async def happens(scene: Scene) -> None:
+        scene.history("a", 30)
+        mirror = scene.begin(max_rate=10.0)
+        await scene.until(lambda: mirror.status().segments_behind)
+        scene.source.delete("a")
+        if goes_on:
+            scene.history("a", 1)
+        lacking = mirror.status().segments_behind
+        await scene.same()
+        told = [one.text for one in mirror.status().errors if "before" in one.text]
+        assert told == [f"it ended at the source before {lacking} of its segments were copied"]
+
+    play(happens)
+
+
 def test_rules_that_change() -> None:
     """Channels that are not mirrored any more end here; what is stored of them stays, and is not copied again."""
 
