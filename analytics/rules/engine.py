@@ -14,6 +14,7 @@ from itertools import chain
 from typing import TYPE_CHECKING, Any, Final
 
 from tricklecast.analytics.rules.params import Params
+from tricklecast.analytics.scan.reduce import QUERIES, quoted
 
 if TYPE_CHECKING:
     from duckdb import DuckDBPyConnection, Statement
@@ -83,6 +84,9 @@ AT_A_TIME: Final = 122_880
 """Rows of a table that a thread of DuckDB takes at a time: with fewer, a second thread costs a quarter more CPU, and
 saves no time."""
 
+FEW_ROWS: Final = 5_000
+"""Up to this number of rows DuckDB's optimizer costs more than it saves: it takes a quarter of the chain's CPU."""
+
 MOST: Final = 200
 """Rows of one table that :func:`explain` gives."""
 
@@ -122,16 +126,19 @@ def run(connection: DuckDBPyConnection, params: Params | None = None, steps: Seq
         connection.execute(macro)
     ((rows, threads),) = connection.execute(
         "SELECT max(estimated_size), current_setting('threads') FROM duckdb_tables() "
-        "WHERE table_name IN ('candidate', 'stretches')"
+        f"WHERE table_name IN ({quoted((*QUERIES, 'stretches', 'fleets'))})"
     ).fetchall()
     if (rows or 0) < AT_A_TIME:
         connection.execute("SET threads = 1")
+    if (rows or 0) < FEW_ROWS:
+        connection.execute("PRAGMA disable_optimizer")
     try:
         for step in steps:
             for statement in _parsed(step_sql(step)):
                 connection.execute(statement)
     finally:
         connection.execute(f"SET threads = {threads}")
+        connection.execute("PRAGMA enable_optimizer")
 
 
 def broken(connection: DuckDBPyConnection) -> Iterator[str]:
