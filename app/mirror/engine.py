@@ -69,6 +69,9 @@ logger = logging.getLogger("tricklecast.mirror")
 LOOKS: Final = 8
 """Channels that are looked at at a time."""
 
+LISTS: Final = 4
+"""Channels whose history is listed at a time: after a restart all are live long before all are compared."""
+
 COPIES: Final = 4
 """Segments that are copied at a time."""
 
@@ -185,6 +188,7 @@ class Mirror:
         self._followers: dict[str, _Follower] = {}
         self._live = 0  # how many of these are at their live edge
         self._looking = self._copying = self._in_flight = 0
+        self._listing = asyncio.Semaphore(LISTS)
         self._thread = DaemonThread("mirror")
         registry.begun = self._written.set
 
@@ -219,6 +223,7 @@ class Mirror:
         while True:
             self._state, self._followers, self._live = "looking", {}, 0
             self._looking = self._copying = self._in_flight = 0
+            self._listing = asyncio.Semaphore(LISTS)
             self._reached.clear()
             began = self._now()
             try:
@@ -473,12 +478,18 @@ class Mirror:
     async def _look_at(self, row: ChannelRow) -> None:
         began, instance = self._wall(), self._instance
         try:
-            async with asyncio.timeout(COPY_S):
+            try:
                 async with asyncio.timeout(ANSWER_S):
                     truth = await self.source.channel(row.name)
                 self._heard()
-                if self._apply(row, truth, instance) and truth is not None and await self._history(row, truth):
-                    self.registry.finish_channel(row, self._wall())
+                lives = self._apply(row, truth, instance)
+            finally:
+                self._looking -= 1
+                self._wake.set()
+            if lives and truth is not None:
+                async with asyncio.timeout(COPY_S):
+                    await self._history(row, truth)
+                self.registry.finish_channel(row, self._wall())
         except RegistryError:
             raise
         except Exception as error:
@@ -487,8 +498,6 @@ class Mirror:
             self._doubt(error, began)
             if self.registry.fail_channel(row, self._wall(), self._pause(row.attempts + 1), str(error)):
                 self._tell(row.name, error)
-        finally:
-            self._looking -= 1
 
     def _apply(self, row: ChannelRow, truth: SourceChannel | None, instance: str) -> bool:
         """One step: whether what was learned counts, and the channel lives. Then it is followed."""
@@ -592,14 +601,18 @@ class Mirror:
         if trouble and attempts > 1:
             self._tell(name, trouble)
 
-    async def _history(self, row: ChannelRow, truth: SourceChannel) -> bool:
-        """Give the segments that are there and not here their rows; whether nothing has happened meanwhile."""
-        name, epoch, follower = row.name, truth.epoch, self._followers[row.name]
+    async def _history(self, row: ChannelRow, truth: SourceChannel) -> None:
+        """Give the segments that are there and not here their rows, unless something happens meanwhile."""
+        follower = self._followers[row.name]
         with suppress(TimeoutError):
             async with asyncio.timeout(LIVE_S):
                 await follower.arrived.wait()
-        if not self.registry.is_current(row) or not self.destination.stores:
-            return True
+        async with self._listing:
+            if self.registry.is_current(row) and self.destination.stores:
+                await self._list(row, truth, follower)
+
+    async def _list(self, row: ChannelRow, truth: SourceChannel, follower: _Follower) -> None:
+        name, epoch = row.name, truth.epoch
         have = {copy.seq: copy for copy in self.destination.copies(name, epoch)}
         known = self.registry.synced(name, epoch)
         new = (have[seq] for seq in have.keys() - known.keys())
@@ -613,10 +626,10 @@ class Mirror:
                 page = await self.source.segments(name, epoch, after)
             self._heard()
             if not self.registry.is_current(row):
-                return True
+                return
             if not page:
                 self.registry.forget_left_out(name, epoch, began)
-                return True
+                return
             listed += len(page)
             seqs = [after, *(one.seq for one in page)]
             if any(a >= b for a, b in pairwise(seqs)) or listed > MAX_LISTED:
@@ -656,12 +669,13 @@ class Mirror:
                         patience.reschedule(None)
                         await self._pace.wait(live=False)
                         patience.reschedule(self._now() + SILENCE_S)
-            if size != told.size or told.crc not in (None, crc):
-                raise SourceLies(f"it came with {size} bytes and the CRC-32 {crc:08x}, and not as it was listed")
+            is_as_listed = size == told.size and told.crc in (None, crc)
             # Its feed breaks off when the source is started anew. Then these may be bytes of another channel, which has
-            # the same name, epoch and seq.
-            if not self._stands(name, follower):
+            # the same name, epoch and seq; the checksum tells.
+            if not self._stands(name, follower) and (told.crc is None or not is_as_listed):
                 raise SourceError("the feed of its channel broke off meanwhile")
+            if not is_as_listed:
+                raise SourceLies(f"it came with {size} bytes and the CRC-32 {crc:08x}, and not as it was listed")
             self._show(row, body, crc)
         except RegistryError:
             raise

@@ -362,6 +362,52 @@ def test_a_channel_that_ends_before_all_of_it_is_copied(goes_on: bool) -> None:
     play(happens)
 
 
+def test_channels_are_live_before_their_history_is_listed() -> None:
+    """However long the lists take, and no more lists are asked for at a time than may be."""
+
+    async def happens(scene: Scene) -> None:
+        for number in range(3 * engine.LOOKS):
+            scene.history(f"c{number}", 2)
+        segments, asked = scene.source.segments, list[str]()
+
+        async def late(name: str, epoch: int, after: int) -> Sequence[SourceSegment]:
+            asked.append(name)
+            await asyncio.sleep(20.0)
+            return await segments(name, epoch, after)
+
+        vars(scene.source)["segments"] = late
+        mirror = scene.begin(channels=("*",))
+        await scene.until(lambda: mirror.status().live == 3 * engine.LOOKS, within=15.0)
+        assert len(asked) == engine.LISTS
+        await scene.until(lambda: mirror.status().complete, 1000.0)
+
+    play(happens)
+
+
+def test_a_copy_under_way_when_a_feed_breaks_off_counts() -> None:
+    """Its checksum tells whether it is right: a source that was started anew may have other bytes."""
+
+    async def happens(scene: Scene) -> None:
+        scene.history("a", 30)
+        read, begun, go = scene.source.read, asyncio.Event(), asyncio.Event()
+
+        async def held(name: str, epoch: int, segment: SourceSegment) -> AsyncGenerator[bytes, None]:
+            begun.set()
+            await go.wait()
+            async for chunk in read(name, epoch, segment):
+                yield chunk
+
+        vars(scene.source)["read"] = held
+        mirror = scene.begin()
+        await begun.wait()
+        mirror._unfollow("a")  # as when the source is started anew
+        go.set()
+        await scene.until(lambda: mirror.status().segments_behind == 0)
+        assert not mirror.status().failures
+
+    play(happens)
+
+
 def test_rules_that_change() -> None:
     """Channels that are not mirrored any more end here; what is stored of them stays, and is not copied again."""
 
