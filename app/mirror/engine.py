@@ -684,7 +684,10 @@ class Mirror:
                 logger.exception("a fault of the mirror, at %r", name)
             self._doubt(error, began)
             if isinstance(error, GoneThere) and row.attempts and self.registry.is_current(row):
-                self.registry.forget(name, row.epoch, [row.seq])  # retention has removed it there: it is not missing
+                # Retention has removed it there: it is not missing, and a part that has come before stays.
+                self.registry.forget(name, row.epoch, [row.seq])
+                part = [copy for copy in self.destination.copies(name, row.epoch) if copy.seq == row.seq]
+                self.registry.arrived(SourceChannel(name, row.epoch, row.created_us), part, self._wall())
                 return
             text = str(error) or f"nothing came for {SILENCE_S:.0f} s"
             if self.registry.fail_segment(row, self._wall(), self._pause(row.attempts + 1), text):

@@ -13,11 +13,20 @@ import pytest
 
 from tests.app.mirror.world import BASE_S, ModelDestination, World
 from tests.support.virtual_time import VirtualLoop
+from tricklecast.app.core.segment import COMPLETE
 from tricklecast.app.mirror import engine
 from tricklecast.app.mirror.engine import Mirror
 from tricklecast.app.mirror.registry import MirrorRegistry, RegistryError
 from tricklecast.app.mirror.requests import Silent
-from tricklecast.app.mirror.sides import News, SourceAway, SourceChannel, SourceError, SourceLies, SourceSegment
+from tricklecast.app.mirror.sides import (
+    GoneThere,
+    News,
+    SourceAway,
+    SourceChannel,
+    SourceError,
+    SourceLies,
+    SourceSegment,
+)
 from tricklecast.trickle.errors import ConnectionLost
 
 
@@ -404,6 +413,29 @@ def test_a_copy_under_way_when_a_feed_breaks_off_counts() -> None:
         go.set()
         await scene.until(lambda: mirror.status().segments_behind == 0)
         assert not mirror.status().failures
+
+    play(happens)
+
+
+def test_a_part_stays_whose_segment_has_gone_at_the_source() -> None:
+    """It has its row again, as all that is here."""
+
+    async def happens(scene: Scene) -> None:
+        scene.history("a", 3)
+        mirror = scene.begin()
+        await scene.same()
+        truth, rows = mirror._followers["a"].truth, scene.registry.synced("a", 1)
+
+        async def gone(name: str, epoch: int, segment: SourceSegment) -> AsyncGenerator[bytes, None]:
+            raise GoneThere("no such segment")
+            yield b""
+
+        vars(scene.source)["read"] = gone
+        mirror._copy_again(truth, [SourceSegment(0, COMPLETE, 1_000, 1, 0, 0)])
+        mirror._wake.set()
+        await scene.until(lambda: mirror.status().segments == {"failed": 1, "synced": 2})
+        await scene.until(lambda: mirror.status().segments == {"synced": 3})
+        assert scene.registry.synced("a", 1).keys() == rows.keys() == scene.destination.archive["a", 1].keys()
 
     play(happens)
 
