@@ -40,7 +40,9 @@ SHAKA_HARNESS = """<!doctype html><meta charset="utf-8"><link rel="icon" href="d
 const video = document.querySelector("video")
 const player = new shaka.Player()
 const fatal = []
-player.addEventListener("error", (event) => fatal.push(event.detail.code))
+player.addEventListener("error", ({ detail }) => {
+  if (detail.severity === shaka.util.Error.Severity.CRITICAL) { fatal.push([detail.code, String(detail.data)]) }
+})
 </script>"""
 
 
