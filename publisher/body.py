@@ -18,8 +18,8 @@ from typing import Final
 import anyio.lowlevel
 
 from tricklecast.trickle.client import faults
+from tricklecast.trickle.client.connection import BodyWriter, LiveBody
 from tricklecast.trickle.client.tasks import Notifier
-from tricklecast.trickle.client.transport import BodyWriter, LiveBody
 
 CHUNK_OVERHEAD: Final = 64
 """Counted on top of each chunk's bytes: about what CPython needs to keep it, so that small ones cannot add up."""

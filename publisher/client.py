@@ -44,9 +44,8 @@ from tricklecast.trickle.client.arguments import (
 )
 from tricklecast.trickle.client.nodes import Nodes
 from tricklecast.trickle.client.retry import RECONNECT_S
-from tricklecast.trickle.client.sender import TrickleClient
 from tricklecast.trickle.client.tasks import BackgroundTask
-from tricklecast.trickle.client.transport import RequestTimeouts
+from tricklecast.trickle.client.transport import RequestTimeouts, TrickleClient
 from tricklecast.trickle.errors import (
     ClosedHere,
     ConnectionLost,

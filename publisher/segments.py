@@ -29,10 +29,10 @@ from tricklecast.publisher.events import (
     SegmentPublished,
 )
 from tricklecast.trickle import wire
-from tricklecast.trickle.client.answers import Answered, ExchangeOutcome, Lost, exchange
+from tricklecast.trickle.client.answers import ExchangeOutcome, Lost, exchange
 from tricklecast.trickle.client.nodes import Nodes, ask
-from tricklecast.trickle.client.sender import TrickleClient
 from tricklecast.trickle.client.tasks import Notifier, clock
+from tricklecast.trickle.client.transport import TrickleClient
 from tricklecast.trickle.errors import (
     ClosedHere,
     ConnectionLost,
@@ -147,18 +147,17 @@ class Requests:
     ) -> ExchangeOutcome:
         headers |= {wire.ATTEMPT: str(attempt)} if attempt > 1 else {}
 
-        def request(url: ChannelURL) -> Awaitable[Answered | Lost]:
+        def request(url: ChannelURL) -> Awaitable[ExchangeOutcome]:
             place = "" if self._nodes.alone else f"{wire.redacted(url.root)}: "
             return exchange(self._http, method, target(url), headers, body=body, seq=seq, place=place)
 
-        outcome = await ask(
+        return await ask(
             self._nodes,
             request,
             seq=seq,
             is_untouched=lambda: body is None or not (body.taken or body.ended),
             on_move=lambda error, pause_s: self.on_move(error, pause_s, attempt, seq),
         )
-        return outcome if isinstance(outcome, Lost) else outcome.answer
 
 
 def _segment(seq: int) -> Callable[[ChannelURL], str]:

@@ -39,7 +39,7 @@ from tricklecast.trickle.client.arguments import (
 )
 from tricklecast.trickle.client.nodes import Nodes
 from tricklecast.trickle.client.retry import RECONNECT_S
-from tricklecast.trickle.client.sender import TrickleClient
+from tricklecast.trickle.client.transport import TrickleClient
 from tricklecast.trickle.errors import (
     BrokenByPeer,
     ClosedHere,
@@ -381,12 +381,12 @@ class Subscriber:
         return error
 
     def _begun(self, begun: Advance, pending: Preconnect) -> Segment:
-        assert pending.source is not None
+        assert pending.answer is not None
         assert self._fetcher is not None
         self._position = Position(begun.seq + 1, begun.epoch, begun.life)
         self._segment = Segment(
             begun,
-            pending.source,
+            pending.answer,
             self._fetcher,
             self._monitor,
             self._segment_over,

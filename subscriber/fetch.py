@@ -18,7 +18,7 @@ import os
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass, field, replace
 from random import Random
-from typing import TYPE_CHECKING, Final, NamedTuple
+from typing import TYPE_CHECKING, Final
 
 import anyio
 
@@ -37,11 +37,10 @@ from tricklecast.subscriber.core import (
 from tricklecast.subscriber.events import Monitor, Retrying, SkippedAhead
 from tricklecast.trickle import __version__, wire
 from tricklecast.trickle.client import faults
-from tricklecast.trickle.client.answers import Answer, Answered, Lost, exchange
+from tricklecast.trickle.client.answers import Answer, ExchangeOutcome, Lost, exchange
 from tricklecast.trickle.client.nodes import Nodes, ask
-from tricklecast.trickle.client.sender import TrickleClient
 from tricklecast.trickle.client.tasks import BackgroundTask, clock
-from tricklecast.trickle.client.transport import RequestTimeouts, ResponseBody
+from tricklecast.trickle.client.transport import RequestTimeouts, TrickleClient
 from tricklecast.trickle.errors import ConnectionLost, TrickleError
 from tricklecast.trickle.paths import ChannelURL
 
@@ -49,7 +48,6 @@ if TYPE_CHECKING:
     import httpx
 
     from tricklecast.trickle.client.arguments import HttpxAuth
-    from tricklecast.trickle.client.bridge import HttpxBody
 
 CONNECT_S: Final = 10.0
 """How long a connection may take to be made."""
@@ -94,12 +92,14 @@ class Received:
 
     Attributes:
         size: bytes.
+        attempts: how many GETs it has taken so far.
     """
 
-    __slots__ = ("_head", "_head_size", "_tail", "_tail_size", "size")
+    __slots__ = ("_head", "_head_size", "_tail", "_tail_size", "attempts", "size")
 
     def __init__(self) -> None:
         self.size = 0
+        self.attempts = 1
         self._head: list[bytes] = []
         self._head_size = 0
         self._tail: list[bytes] = []
@@ -128,25 +128,6 @@ class Received:
         return self.size, b"".join(self._head)[:COMPARED_BYTES], b"".join(self._tail)[-COMPARED_BYTES:]
 
 
-class Source(NamedTuple):
-    """A response from which a segment is read.
-
-    Attributes:
-        answer: the response's head.
-        body: its body.
-        requested_at, answered_at: when the GET was made and when its head came, in seconds on a monotonic clock.
-        attempt: how many GETs the segment has taken so far.
-        first: bytes of the body that were received already and belong to the user.
-    """
-
-    answer: Answer
-    body: ResponseBody | HttpxBody
-    requested_at: float
-    answered_at: float
-    attempt: int = 1
-    first: bytes = b""
-
-
 class Preconnect:
     """The GET for the next segment, in a background task.
 
@@ -154,14 +135,14 @@ class Preconnect:
         run: makes the GETs, and calls :meth:`settle`.
 
     Attributes:
-        source: the response of a segment.
+        answer: the response of a segment.
         abandoned: the result is not wanted any more.
     """
 
-    __slots__ = ("_outcome", "_task", "abandoned", "source")
+    __slots__ = ("_outcome", "_task", "abandoned", "answer")
 
     def __init__(self, run: Callable[[Preconnect], Awaitable[None]]) -> None:
-        self.source: Source | None = None
+        self.answer: Answer | None = None
         self.abandoned = False
         self._outcome: Advance | End | Stop | None = None
         self._task = BackgroundTask(lambda: run(self))
@@ -182,9 +163,9 @@ class Preconnect:
         """Wait for the result. A cancelled wait changes nothing."""
         await self._task.over()
 
-    def settle(self, outcome: Advance | End | Stop, source: Source | None = None) -> None:
+    def settle(self, outcome: Advance | End | Stop, answer: Answer | None = None) -> None:
         """Set the result."""
-        self._outcome, self.source = outcome, source
+        self._outcome, self.answer = outcome, answer
 
     async def abandon(self) -> None:
         """Stop the task, wait for its end, and close its response. It may be called twice."""
@@ -192,8 +173,8 @@ class Preconnect:
         try:
             await self._task.stop()
         finally:
-            if self.source is not None:
-                await self.source.body.aclose()
+            if self.answer is not None:
+                await self.answer.body.aclose()
 
 
 def request_headers() -> dict[str, str]:
@@ -240,7 +221,7 @@ class Fetcher:
         """Begin the GET for the next segment, after ``delay_s`` seconds."""
         return Preconnect(lambda pending: self._run(pending, delay_s))
 
-    async def _get(self, wanted: Ask, wait_s: float, *, may_wait: bool = False) -> Answered | Lost | None:
+    async def _get(self, wanted: Ask, wait_s: float, *, may_wait: bool = False) -> ExchangeOutcome | None:
         """Make one GET; ``None`` if the head of a segment did not come within ``wait_s`` seconds.
 
         Args:
@@ -252,7 +233,7 @@ class Fetcher:
         wait_s = wait_s if wanted.seq is not None else min(wait_s, NEXT_S)
         timeouts = RequestTimeouts(self.nodes.connect_s(CONNECT_S), read=wait_s, write=wait_s)
 
-        def request(url: ChannelURL) -> Awaitable[Answered | Lost]:
+        def request(url: ChannelURL) -> Awaitable[ExchangeOutcome]:
             self.monitor.counts["requests"] += 1
             return exchange(
                 self.http,
@@ -274,7 +255,7 @@ class Fetcher:
             on_move=lambda error, pause_s: self._moved(error, pause_s, wanted.attempt + 1),
             sleep=self.runtime.sleep,
         )
-        if isinstance(found, Answered):
+        if isinstance(found, Answer):
             self._waits = 0
         return None if isinstance(found, Lost) and found.waited_s and wanted.seq is not None else found
 
@@ -298,11 +279,10 @@ class Fetcher:
             ),
             sleep=self.runtime.sleep,
         )
-        if isinstance(found, Lost) or found.answer.status != wire.Status.OK:
+        if isinstance(found, Lost) or found.status != wire.Status.OK:
             return None
-        answer = found.answer
-        is_other = answer.natural(wire.SEQ) != begun.seq or answer.natural(wire.EPOCH) != begun.epoch
-        return None if is_other else answer
+        is_other = found.natural(wire.SEQ) != begun.seq or found.natural(wire.EPOCH) != begun.epoch
+        return None if is_other else found
 
     async def _run(self, pending: Preconnect, delay_s: float | None) -> None:
         while delay_s is not None:
@@ -326,11 +306,12 @@ class Fetcher:
             # No await between the answer and its result: a subscriber that is closed now finds the response.
             outcome = None if pending.abandoned else self._decide(wanted, found, requested_at)
             if isinstance(outcome, Advance):
-                assert isinstance(found, Answered)
-                pending.settle(outcome, Source(found.answer, found.body, requested_at, self.runtime.now()))
+                assert isinstance(found, Answer)
+                found.requested_at, found.answered_at = requested_at, self.runtime.now()
+                pending.settle(outcome, found)
                 return None
         finally:
-            if isinstance(found, Answered) and pending.source is None:
+            if isinstance(found, Answer) and pending.answer is None:
                 await found.body.aclose()
         if outcome is None:
             return None if pending.abandoned else 0.0
@@ -352,7 +333,7 @@ class Fetcher:
             self.monitor.emit(Retrying(outcome.error, outcome.delay_s, self.cursor.ask().attempt))
         return outcome
 
-    def _decide(self, ask: Ask, found: Answered | Lost | None, requested_at: float) -> Decision | None:
+    def _decide(self, ask: Ask, found: ExchangeOutcome | None, requested_at: float) -> Decision | None:
         """Report a GET; return the cursor's decision, or ``None`` to make the same GET at once."""
         now, rng = self.runtime.now(), self.runtime.rng
         if found is None:
@@ -363,7 +344,7 @@ class Fetcher:
         if isinstance(found, Lost):
             return self._lost(found, requested_at)
         self.monitor.answered()
-        outcome = self.cursor.answered(found.answer, now, rng)
+        outcome = self.cursor.answered(found, now, rng)
         match outcome:
             case RetryAfter(delay_s, error):
                 self.monitor.emit(Retrying(error, delay_s, self.cursor.ask().attempt))
@@ -376,20 +357,19 @@ class Fetcher:
         return outcome
 
     async def rest(
-        self, begun: Advance, received: Received, error: ConnectionLost, attempt: int, *, no_fault: bool
-    ) -> Source | ConnectionLost:
+        self, begun: Advance, received: Received, error: ConnectionLost, *, no_fault: bool
+    ) -> tuple[Answer, bytes] | ConnectionLost:
         """Request a segment until it goes on behind what was read of it.
 
         Args:
             begun: the segment.
             received: what the user has of it.
             error: what cut it.
-            attempt: how many GETs it has taken so far.
             no_fault: the connection did not break: it was silent, or its reader was cancelled. The first GET is made
                 at once, and costs no retry: it also asks whether the server is still there.
 
         Returns:
-            Where the rest comes from; or why it cannot be had.
+            The response that the rest comes from, with the first bytes of the rest; or why it cannot be had.
         """
         cause: TrickleError = error
         floor_s: float | None = None
@@ -400,27 +380,26 @@ class Fetcher:
                 delay_s = self.cursor.cut(self.runtime.now(), self.runtime.rng, floor_s=floor_s)
                 if delay_s is None:
                     return error
-                self.monitor.emit(Retrying(cause, delay_s, attempt + 1))
+                self.monitor.emit(Retrying(cause, delay_s, received.attempts + 1))
                 await self.runtime.sleep(delay_s)
-            attempt += 1
-            requested_at = self.runtime.now()
-            found = await self._get(Ask(begun.seq, attempt), ANSWER_S)
+            received.attempts += 1
+            found = await self._get(Ask(begun.seq, received.attempts), ANSWER_S)
             floor_s = None
             match found:
                 case Lost(lost, connected):
                     if not (connected and isinstance(lost, ConnectionLost)):
                         return error  # the server process, and all that it held, is gone
                     cause = lost
-                case Answered(answer) as opened if is_same(answer, begun, received.size):
-                    source = await self._skip(begun, received, opened, requested_at, attempt)
-                    if isinstance(source, Source):
+                case Answer() as answer if is_same(answer, begun, received.size):
+                    first = await self._skip(begun, received, answer)
+                    if isinstance(first, bytes):
                         self.cursor.resumed()
-                        return source
-                    if source is None:
+                        return answer, first
+                    if first is None:
                         return error
-                    cause = source
-                case Answered(answer, body):
-                    await body.aclose()
+                    cause = first
+                case Answer() as answer:
+                    await answer.body.aclose()
                     may_come = answer.status == wire.Status.NOT_FOUND and not answer.closed and not self.nodes.alone
                     if (
                         answer.status != wire.Status.TOO_MANY_REQUESTS
@@ -436,13 +415,14 @@ class Fetcher:
                     cause = silent
             no_fault = False
 
-    async def _skip(
-        self, begun: Advance, received: Received, opened: Answered, requested_at: float, attempt: int
-    ) -> Source | ConnectionLost | None:
-        """Drop what the user has; ``None`` if the segment does not begin with it."""
-        source: Source | ConnectionLost | None = None
-        body, again, chunk = opened.body, Received(), b""
-        answered_at = self.runtime.now()
+    async def _skip(self, begun: Advance, received: Received, answer: Answer) -> bytes | ConnectionLost | None:
+        """Drop what the user has; ``None`` if the segment does not begin with it.
+
+        Returns:
+            The bytes that came with the last ones of what was dropped.
+        """
+        first: bytes | ConnectionLost | None = None
+        body, again, chunk = answer.body, Received(), b""
         body.limit_silence(ANSWER_S)
         try:
             while again.size < received.size:
@@ -453,15 +433,15 @@ class Fetcher:
                 again.add(old)
                 chunk = chunk[len(old) :]
             if again.is_like(received):
-                source = Source(opened.answer, body, requested_at, answered_at, attempt, chunk)
+                first = chunk
         except faults.ReadTimeout:
             return None
         except faults.TransportError as error:
-            source = ConnectionLost(seq=begun.seq, detail=str(error))
+            first = ConnectionLost(seq=begun.seq, detail=str(error))
         finally:
-            if not isinstance(source, Source):
+            if not isinstance(first, bytes):
                 await body.aclose()
-        return source
+        return first
 
 
 class Unanswered(ConnectionLost):

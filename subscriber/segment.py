@@ -10,10 +10,11 @@ import anyio
 
 from tricklecast.subscriber.core import Advance
 from tricklecast.subscriber.events import Monitor, SegmentBroken, SegmentResumed, SegmentTruncated
-from tricklecast.subscriber.fetch import Fetcher, Received, Source
+from tricklecast.subscriber.fetch import Fetcher, Received
 from tricklecast.trickle import wire
 from tricklecast.trickle.client import faults
-from tricklecast.trickle.client.transport import ResponseBody
+from tricklecast.trickle.client.answers import Answer
+from tricklecast.trickle.client.connection import ResponseBody
 from tricklecast.trickle.errors import ClosedHere, ConnectionLost, Position, SegmentTooLarge, header_int
 
 READ_LIMIT: Final = 64 * 1024 * 1024
@@ -70,7 +71,7 @@ class Segment:
     def __init__(
         self,
         begun: Advance,
-        source: Source,
+        answer: Answer,
         fetcher: Fetcher,
         monitor: Monitor,
         on_end: Callable[[Segment], None],
@@ -89,15 +90,15 @@ class Segment:
         self.truncated: str | None = begun.truncated
         self.broken: ConnectionLost | None = None
         self._reading = Reading.WHOLE if begun.empty else Reading.OPEN
-        self.requested_at: Final = source.requested_at
-        self.answered_at: Final = source.answered_at
+        self.requested_at: Final = answer.requested_at
+        self.answered_at: Final = answer.answered_at
         self._begun = begun
-        self._source = source
+        self._answer = answer  # that is read now
         self._fetcher = fetcher
         self._monitor = monitor
         self._on_end = on_end
         self._stall_s = stall_timeout_s
-        source.body.limit_silence(stall_timeout_s)
+        answer.body.limit_silence(stall_timeout_s)
         self._on_broken = on_broken
         self._received = Received()
         self._unread: list[bytes] = []  # of a read() that was cancelled
@@ -227,7 +228,7 @@ class Segment:
 
     async def _read_on(self, joined: bool) -> bytes:
         """Bytes from the connection; ``b""`` if there are none because it ended, broke or stalled."""
-        body = self._source.body
+        body = self._answer.body
         try:
             data = await (body.receive() if joined else body.receive_chunk())
         except faults.TransportError as error:
@@ -246,7 +247,7 @@ class Segment:
 
     def _has_other_size(self) -> bool:
         """Whether bytes were lost or added on the way: the trailer says how long the segment is."""
-        told = self._source.body.trailer(wire.SIZE)
+        told = self._answer.body.trailer(wire.SIZE)
         size = None if told is None else header_int({wire.SIZE: told}, wire.SIZE)
         if size is None or size == self._received.size >= (self.size_at_start or 0):
             return False
@@ -255,7 +256,7 @@ class Segment:
 
     def _is_size_told(self) -> bool:
         """Whether the server has said in trailers how long the segment is, or is not known to say so."""
-        answer, body = self._source.answer, self._source.body
+        answer, body = self._answer, self._answer.body
         if self.truncated or body.trailer(wire.SIZE) is not None or not isinstance(body, ResponseBody):
             return True  # another transport may know no trailers
         return answer.life is None or answer.natural(wire.SIZE) is None  # a server of another make sends none
@@ -286,20 +287,18 @@ class Segment:
         # ends when another node takes the channel over, and that node may go on.
         self._in_vain = self._in_vain + 1 if self._resumed_at == self._received.size else 0
         if self._in_vain > (0 if self._fetcher.nodes.alone else TAKEOVERS) and not self._no_fault:
-            rest: Source | ConnectionLost | None = error
+            rest: tuple[Answer, bytes] | ConnectionLost | None = error
         else:
             rest = None
             try:
                 with anyio.CancelScope() as self._scope:
-                    await self._source.body.aclose()
-                    rest = await self._fetcher.rest(
-                        self._begun, self._received, error, self._source.attempt, no_fault=self._no_fault
-                    )
+                    await self._answer.body.aclose()
+                    rest = await self._fetcher.rest(self._begun, self._received, error, no_fault=self._no_fault)
             finally:
                 self._scope = None
         if rest is None or self._is_left():
-            if isinstance(rest, Source):
-                await rest.body.aclose()
+            if isinstance(rest, tuple):
+                await rest[0].body.aclose()
             return b""
         if isinstance(rest, ConnectionLost):
             rest.resume = self.position
@@ -308,10 +307,11 @@ class Segment:
             return b""
         if not self._no_fault:
             self._monitor.emit(SegmentResumed(self.seq, self._received.size))
-        self._source, self._cut, self._no_fault, self._resumed_at = rest, None, False, self._received.size
-        rest.body.limit_silence(self._stall_s)
-        self.truncated = self.truncated or rest.answer.headers.get(wire.TRUNCATED)
-        return rest.first
+        self._answer, first = rest
+        self._cut, self._no_fault, self._resumed_at = None, False, self._received.size
+        self._answer.body.limit_silence(self._stall_s)
+        self.truncated = self.truncated or self._answer.headers.get(wire.TRUNCATED)
+        return first
 
     def _lost(self, detail: str) -> ConnectionLost:
         error = ConnectionLost(seq=self.seq, detail=detail)
@@ -326,7 +326,7 @@ class Segment:
         if self._reading is not Reading.OPEN:
             return
         self._reading = reading
-        self.truncated = self.truncated or self._source.body.trailer(wire.TRUNCATED)
+        self.truncated = self.truncated or self._answer.body.trailer(wire.TRUNCATED)
         try:
             if self.truncated is not None:
                 self._monitor.emit(SegmentTruncated(self.seq, self.truncated))
@@ -334,4 +334,4 @@ class Segment:
                 self._monitor.emit(SegmentBroken(self.seq, self._received.size, self.broken))
             self._on_end(self)
         finally:
-            await self._source.body.aclose()
+            await self._answer.body.aclose()

@@ -44,7 +44,7 @@ from tricklecast.app.replication.records import (
 )
 from tricklecast.app.replication.transport import BEAT_S
 from tricklecast.trickle import wire
-from tricklecast.trickle.client.transport import ResponseBody
+from tricklecast.trickle.client.connection import ResponseBody
 from tricklecast.trickle.errors import TrickleError
 
 SILENT_S: Final = (3.0, 24.0)

@@ -23,8 +23,7 @@ from tricklecast.subscriber.segment import Segment
 from tricklecast.trickle import wire
 from tricklecast.trickle.bearer import Bearer
 from tricklecast.trickle.client.answers import Lost, exchange
-from tricklecast.trickle.client.sender import TrickleClient
-from tricklecast.trickle.client.transport import RequestTimeouts
+from tricklecast.trickle.client.transport import RequestTimeouts, TrickleClient
 from tricklecast.trickle.errors import TrickleError
 from tricklecast.trickle.media.containers import Container
 from tricklecast.trickle.records import Reason
@@ -217,10 +216,10 @@ class Probe:
             now_s = anyio.current_time()
             if isinstance(found, Lost):
                 head = None  # the subscription itself says what is wrong
-            elif found.answer.status == wire.Status.BAD_REQUEST:
+            elif found.status == wire.Status.BAD_REQUEST:
                 return  # a server from before July 2026 has no such route
             else:
-                head = found.answer.natural(wire.LATEST)
+                head = found.natural(wire.LATEST)
             if head is not None and self._segments:
                 self._heads.append(Head(now_s, now_s - asked_s, head, self._reading))
             await anyio.sleep(POLL_S)

@@ -352,8 +352,9 @@ class Socket:
         self.room -= 1
         return self.room >= 0
 
-    def end(self) -> None:
+    def end(self) -> bool:
         self.written.append(b"$")
+        return True
 
     def pause(self) -> None:
         self.pauses += 1

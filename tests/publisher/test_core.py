@@ -48,7 +48,9 @@ GONE = Progress(sent=10, handed=10, held=False)
 def answer(status: int, detail: str = "", **headers: object) -> Answer:
     """An answer with ``Lp-Trickle-`` headers."""
     named = {f"Lp-Trickle-{name}": str(value) for name, value in headers.items()}
-    return Answer.read(status, httpx.Headers(named).raw, detail.encode())
+    answer = Answer.read(status, httpx.Headers(named).raw)
+    answer.detail = detail
+    return answer
 
 
 def lost(connected: bool = True) -> Lost:
@@ -1255,7 +1257,9 @@ def busy(retry_after: int | None = None) -> Answer:
     """Another client publishes to the channel."""
     again = {} if retry_after is None else {wire.RETRY_AFTER: str(retry_after)}
     named = {wire.PUBLISHING_FOR: "60", wire.PUBLISHER: "studio", wire.LATEST: "9"}
-    return Answer.read(409, httpx.Headers(named | again).raw, b"studio publishes")
+    answer = Answer.read(409, httpx.Headers(named | again).raw)
+    answer.detail = "studio publishes"
+    return answer
 
 
 def test_a_busy_channel_is_left_to_its_publisher() -> None:

@@ -16,7 +16,7 @@ from tricklecast.publisher.client import SILENCE_S
 from tricklecast.publisher.core import FIRST_RETRIES
 from tricklecast.trickle import errors
 from tricklecast.trickle.client import answers
-from tricklecast.trickle.client.answers import Answered, Lost
+from tricklecast.trickle.client.answers import ExchangeOutcome, Lost
 from tricklecast.trickle.client.retry import RECONNECT_S
 from tricklecast.trickle.client.transport import RequestTimeouts
 
@@ -29,7 +29,7 @@ def short(monkeypatch: pytest.MonkeyPatch) -> None:
     """Silence is noticed soon."""
     monkeypatch.setattr(client, "TIMEOUT", SHORT)
 
-    async def exchange(*args: Any, **options: Any) -> Answered | Lost:
+    async def exchange(*args: Any, **options: Any) -> ExchangeOutcome:
         outcome = await answers.exchange(*args, **options)
         is_silence = isinstance(outcome, Lost) and outcome.waited_s > 0
         return outcome._replace(waited_s=SILENCE_S) if is_silence and isinstance(outcome, Lost) else outcome

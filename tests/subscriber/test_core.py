@@ -63,12 +63,14 @@ class Driver:
         return self.lost()
 
     def answer(self, status: int, **headers: object) -> Decision:
-        body = str(headers.pop("body", "")).encode()
+        body = str(headers.pop("body", "")).strip()
         names = {"Lp-Trickle-" + name.capitalize(): str(value) for name, value in headers.items()}
         for plain in ("Retry-After", "Content-Length", "Content-Type", "Content-Encoding"):
             if (value := names.pop("Lp-Trickle-" + plain.replace("-", "_").capitalize(), None)) is not None:
                 names[plain] = value
-        return self.cursor.answered(Answer.read(status, httpx.Headers(names).raw, body), self.now, self.rng)
+        answer = Answer.read(status, httpx.Headers(names).raw)
+        answer.detail = body
+        return self.cursor.answered(answer, self.now, self.rng)
 
     def lost(
         self, error: ConnectionLost | RemoteProtocolError = LOST, *, connected: bool = True, taken: bool = False

@@ -19,6 +19,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Final, NamedTuple
 from urllib.parse import urljoin, urlsplit
 
@@ -26,9 +27,9 @@ import anyio
 
 from tricklecast.trickle import wire
 from tricklecast.trickle.client import faults
+from tricklecast.trickle.client.connection import NO_BODY, LiveBody, ResponseBody
 from tricklecast.trickle.client.faults import InvalidAnswer
-from tricklecast.trickle.client.sender import TrickleClient
-from tricklecast.trickle.client.transport import LiveBody, RequestTimeouts, ResponseBody
+from tricklecast.trickle.client.transport import RequestTimeouts, TrickleClient
 from tricklecast.trickle.errors import (
     ConnectionLost,
     RemoteProtocolError,
@@ -73,8 +74,9 @@ _NONE: Final[Mapping[str, str]] = {}
 _INTEGER: Final = re.compile(r"-?[0-9]{1,15}", re.ASCII)
 
 
-class Answer(NamedTuple):
-    """The head of one response, reduced to the status and the headers that a client reads.
+@dataclass(slots=True)
+class Answer:
+    """One response: the status and the headers that a client reads, and the body.
 
     Attributes:
         status: the HTTP status.
@@ -85,6 +87,9 @@ class Answer(NamedTuple):
         detail: the first line of an error's body, for people.
         location: where a redirect leads, as the server wrote it.
         coding: the body's compression, for example ``gzip``; empty if there is none.
+        body: open only if the caller of :func:`exchange` asked for that.
+        requested_at, answered_at: when the request was made and when its head came, in seconds on a monotonic clock, as
+            a caller notes it that wants to know.
     """
 
     status: int
@@ -94,15 +99,20 @@ class Answer(NamedTuple):
     detail: str = ""
     coding: str = ""
     location: str = ""
+    body: ResponseBody | HttpxBody = field(default=NO_BODY, repr=False, compare=False)
+    requested_at: float = 0.0
+    answered_at: float = 0.0
 
     @classmethod
-    def read(cls, status: int, headers: Iterable[tuple[bytes, bytes]], body: bytes = b"") -> Answer:
+    def read(
+        cls, status: int, headers: Iterable[tuple[bytes, bytes]], body: ResponseBody | HttpxBody = NO_BODY
+    ) -> Answer:
         """Read a response's head.
 
         Args:
             status: the HTTP status.
             headers: all headers, with names in any case. A header of the protocol that comes twice is left out.
-            body: the beginning of an error's body.
+            body: what follows the head.
         """
         known: dict[str, str] = {}
         twice: set[str] = set()
@@ -120,14 +130,14 @@ class Answer(NamedTuple):
                 others[lower] = _printable(value)
         for name in twice:
             del known[name]
-        detail = first_line(body) if body else ""
+        detail = ""
         location = others.get(b"location", "") if 300 <= status < 400 else ""
         if location:
             detail = f"it redirects to {wire.redacted(location)[:DETAIL_CHARS]}: use that URL instead"
         empty = others.get(b"content-length") == "0"
         coding = others.get(b"content-encoding", "").lower()
         content_type = others.get(b"content-type", "")
-        return cls(status, known, content_type, empty, detail, "" if coding == "identity" else coding, location)
+        return cls(status, known, content_type, empty, detail, "" if coding == "identity" else coding, location, body)
 
     def natural(self, name: str) -> int | None:
         """Return the value of an integer header; ``None`` if it is missing or negative, which no seq is."""
@@ -171,13 +181,6 @@ class Lost(NamedTuple):
 ExchangeOutcome = Answer | Lost
 
 
-class Answered(NamedTuple):
-    """A response with its body, which is open only if the caller asked for that."""
-
-    answer: Answer
-    body: ResponseBody | HttpxBody
-
-
 async def exchange(
     http: TrickleClient | httpx.AsyncClient,
     method: str,
@@ -190,7 +193,7 @@ async def exchange(
     place: str = "",
     auth: HttpxAuth | None = None,
     stays_open: Callable[[Answer], bool] = lambda _: False,
-) -> Answered | Lost:
+) -> ExchangeOutcome:
     """Send a request, and wait for the head of its response.
 
     A GET or HEAD follows redirects within its origin, where a proxy may have moved the base path; at most
@@ -224,16 +227,16 @@ async def exchange(
             if isinstance(error, faults.ReadTimeout):
                 return Lost(lost, waited_s=timeouts.read or 0.0)
             return Lost(lost, waited_s=(isinstance(error, faults.WriteTimeout) and timeouts.write) or 0.0)
-        answer = Answer.read(status, fields)
+        answer = Answer.read(status, fields, received)
         target = _redirected(method, url, answer) if redirects < MAX_REDIRECTS else None
         if target is None:
             break
         url, redirects = target, redirects + 1
-        await _beginning(received, is_empty=answer.empty)
-    if stays_open(answer):
-        return Answered(answer, received)
-    line = first_line(await _beginning(received, is_empty=answer.empty))
-    return Answered(answer._replace(detail=line) if line and not answer.detail else answer, received)
+        await _beginning(answer)
+    if not stays_open(answer):
+        line = first_line(await _beginning(answer))
+        answer.detail = answer.detail or line
+    return answer
 
 
 def _redirected(method: str, url: str, answer: Answer) -> str | None:
@@ -260,9 +263,10 @@ async def _send(
         sent = await http.send_plain(method, url, headers, body, timeouts, auth)
         if sent is not None:
             return sent.head.status_code, sent.head.headers, sent
-        http = http.by_httpx()
     from tricklecast.trickle.client import bridge  # httpx is wanted
 
+    if isinstance(http, TrickleClient):
+        http = bridge.client_of(http)
     response, received = await bridge.send(http, method, url, headers, body, timeouts, auth)
     return response.status_code, response.headers.raw, received
 
@@ -278,11 +282,11 @@ def _printable(data: bytes) -> str:
     return text if text.isprintable() else "".join(char for char in text if char.isprintable())
 
 
-async def _beginning(body: ResponseBody | HttpxBody, *, is_empty: bool) -> bytes:
+async def _beginning(answer: Answer) -> bytes:
     """Read the beginning of a body and close it. A body that ends soon leaves its connection usable."""
-    begin = b""
+    body, begin = answer.body, b""
     try:
-        if is_empty and isinstance(body, ResponseBody):  # our transport sees an empty body's end without a read
+        if answer.empty and isinstance(body, ResponseBody):  # our transport sees an empty body's end without a read
             return begin
         with anyio.move_on_after(DETAIL_S):
             while len(begin) <= DETAIL_BYTES and (chunk := await body.receive()):

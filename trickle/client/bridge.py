@@ -13,7 +13,7 @@ recognised by its cause.
 from __future__ import annotations
 
 import ssl
-from collections.abc import AsyncIterator, Mapping
+from collections.abc import AsyncGenerator, AsyncIterable, AsyncIterator, Mapping
 from http.cookiejar import CookieJar, DefaultCookiePolicy
 from typing import Final
 
@@ -22,18 +22,10 @@ import httpx
 
 from tricklecast.trickle.client import faults
 from tricklecast.trickle.client.arguments import HttpxAuth
-from tricklecast.trickle.client.connection import Origin
+from tricklecast.trickle.client.connection import BodyWriter, LiveBody, Origin, RawRequest, ResponseBody
 from tricklecast.trickle.client.heads import InvalidHead, request_head
-from tricklecast.trickle.client.transport import (
-    KEEPALIVE_S,
-    LOCAL_HOST,
-    PORTS,
-    LiveBody,
-    Pool,
-    RawRequest,
-    RequestTimeouts,
-    ResponseBody,
-)
+from tricklecast.trickle.client.tasks import Notifier, beside
+from tricklecast.trickle.client.transport import KEEPALIVE_S, LOCAL_HOST, PORTS, Pool, RequestTimeouts, TrickleClient
 from tricklecast.trickle.paths import UNIX, socket_path
 
 _NONE: Final[Mapping[str, str]] = {}
@@ -47,6 +39,54 @@ class Streamed(httpx.AsyncByteStream):
 
     def __aiter__(self) -> AsyncIterator[bytes]:
         return aiter(self.body)
+
+
+class _Pulled(LiveBody):
+    """The body of a program's request: :meth:`run`, in a task of its own, asks for the next chunk once the last one
+    has left.
+    """
+
+    def __init__(self, stream: AsyncIterable[bytes]) -> None:
+        self._stream = stream
+        self._writer: BodyWriter | None = None
+        self._has_room = False
+        self._is_over = False
+        self._changes = Notifier()
+
+    def start(self, writer: BodyWriter) -> None:
+        self._writer, self._has_room = writer, True
+        if self._is_over:  # the connection before was dead, and the body is empty
+            writer.end()
+        self._changes.notify()
+
+    def resume(self) -> None:
+        self._has_room = True
+        self._changes.notify()
+
+    def detach(self) -> None:
+        self._writer = None
+
+    async def run(self) -> None:
+        """Write the body until it ends; the caller cancels it when the response is there."""
+        chunks = aiter(self._stream)
+        try:
+            async for chunk in chunks:
+                if chunk:
+                    self._has_room = (await self._room()).write(chunk)
+                await self._room()
+        finally:
+            # Now, in the task that ran it: the garbage collector would close it later, in any task.
+            if isinstance(chunks, AsyncGenerator):
+                with anyio.CancelScope(shield=True):
+                    await chunks.aclose()
+        writer = await self._room()
+        self._is_over = True
+        writer.end()
+
+    async def _room(self) -> BodyWriter:
+        while self._writer is None or not self._has_room:
+            await self._changes.wait()
+        return self._writer
 
 
 class TrickleTransport(httpx.AsyncBaseTransport):
@@ -63,6 +103,12 @@ class TrickleTransport(httpx.AsyncBaseTransport):
 
     def __init__(self, verify: Pool | ssl.SSLContext | bool = True, *, keepalive_s: float = KEEPALIVE_S) -> None:
         self.pool = verify if isinstance(verify, Pool) else Pool(verify, keepalive_s=keepalive_s)
+
+    @property
+    def plain(self) -> Pool | None:
+        """The pool to which a request may go past httpx; ``None``: a subclass changes requests."""
+        is_same = type(self).handle_async_request is TrickleTransport.handle_async_request
+        return self.pool if is_same else None
 
     async def handle_async_request(self, request: httpx.Request) -> httpx.Response:
         """Send the request and wait for the final response's head. By then the body is over, or is written no more.
@@ -81,11 +127,9 @@ class TrickleTransport(httpx.AsyncBaseTransport):
         lengths = {name.lower(): value for name, value in headers}
         chunked = b"transfer-encoding" in lengths
         stream = request.stream
-        body: LiveBody | httpx.AsyncByteStream | None = stream if isinstance(stream, httpx.AsyncByteStream) else None
-        if isinstance(stream, httpx.ByteStream):
-            body = stream if b"".join(stream) else None
-        elif isinstance(stream, Streamed):
-            body = stream.body
+        pulled: _Pulled | None = None
+        if isinstance(stream, httpx.AsyncByteStream) and not isinstance(stream, Streamed):
+            pulled = _Pulled(stream) if not isinstance(stream, httpx.ByteStream) or b"".join(stream) else None
         timeout: Mapping[str, float | None] = request.extensions.get("timeout", {})
         try:
             head = request_head(request.method.encode(), request.url.raw_path, headers)
@@ -93,16 +137,17 @@ class TrickleTransport(httpx.AsyncBaseTransport):
             raise httpx.LocalProtocolError(str(error)) from error
         raw = RawRequest(
             _origin_of(request.url),
-            request.method,
             head,
-            body,
+            stream.body if isinstance(stream, Streamed) else pulled,
             None if chunked else int(lengths.get(b"content-length", b"0")),
             timeout.get("connect"),
             timeout.get("write"),
             timeout.get("read"),
         )
         try:
-            response = await self.pool.send(raw)
+            response = await (
+                self.pool.send(raw) if pulled is None else beside(pulled.run, lambda: self.pool.send(raw))
+            )
         except faults.TransportError as fault:
             raise _error_of_httpx(fault) from fault
         trailers = httpx.Headers()
@@ -143,10 +188,21 @@ class _Received(httpx.AsyncByteStream):
         self._body.close()
 
 
-def pool_of(transport: httpx.AsyncBaseTransport) -> Pool | None:
-    """Return the pool that a request may go to past httpx; ``None``: the transport is not ours, or changes requests."""
-    is_ours = type(transport).handle_async_request is TrickleTransport.handle_async_request
-    return transport.pool if is_ours and isinstance(transport, TrickleTransport) else None
+def client_of(http: TrickleClient) -> httpx.AsyncClient:
+    """The client of httpx for what a client of ours does not send itself; both share their connections.
+
+    Raises:
+        RuntimeError: that client is closed.
+    """
+    if http.is_closed:
+        raise RuntimeError("the client is closed")
+    if http.httpx is None:
+        transport = http.transport
+        if transport is None:
+            assert http.pool is not None, "there is no transport"
+            transport = TrickleTransport(http.pool)
+        http.httpx = httpx_client(transport, http.headers, http.auth, http.timeout)
+    return http.httpx
 
 
 def httpx_client(

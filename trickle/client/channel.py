@@ -20,8 +20,7 @@ from tricklecast.trickle.client.arguments import (
     httpx_auth,
 )
 from tricklecast.trickle.client.nodes import Nodes, ask
-from tricklecast.trickle.client.sender import TrickleClient
-from tricklecast.trickle.client.transport import RequestTimeouts
+from tricklecast.trickle.client.transport import RequestTimeouts, TrickleClient
 from tricklecast.trickle.errors import ChannelNotFound, LocalProtocolError, RemoteProtocolError
 from tricklecast.trickle.paths import ChannelURL
 
@@ -154,10 +153,10 @@ class Channel:
         target: Callable[[ChannelURL], str],
         headers: Mapping[str, str] | None,
     ) -> Answer:
-        opened = await ask(self._nodes, lambda url: exchange(http, method, target(url), headers or {}))
-        if isinstance(opened, Lost):
-            raise opened.error
-        return opened.answer
+        outcome = await ask(self._nodes, lambda url: exchange(http, method, target(url), headers or {}))
+        if isinstance(outcome, Lost):
+            raise outcome.error
+        return outcome
 
     def _client(self) -> TrickleClient:
         return TrickleClient(self._verify, headers=self._headers, auth=self._auth, timeout=self._timeout)

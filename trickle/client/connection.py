@@ -3,21 +3,31 @@
 Theory of operation
 ===================
 
-*The problem.* A publisher holds a POST open for minutes, and the server may refuse it at any moment. A reader needs
-the chunks that the server sent, and must be able to give up a wait and read on later.
+*The problem.* httpx's own transport reads nothing before the request's body has ended, joins and splits the chunks of a
+response, and drops its trailers. But a publisher that holds a POST open for minutes must learn of a 404, 409 or 503 at
+once, a message is one chunk, and a trailer says that a segment is truncated (docs/reference/protocol.md, sections 3 and
+4). A reader must be able to give up a wait and read on later.
 
 *The idea.* Two halves share a socket, and neither waits for the other. ``heads`` and ``decoder`` know the grammar; this
-module moves bytes.
+module moves bytes. :meth:`Connection.exchange` sends a request's head, has the body written beside its own wait for the
+response, and returns the response's body.
 
-- Request: ``write_head``, then ``write_body`` and ``end_body``. They write as far as the kernel has room and never
-  wait; bytes for which there is no room stay in ``_unsent`` until :meth:`Connection.flush`. A server that no longer
-  reads (``_cut_short``) is no error: it may have sent its response before.
-- Response: :meth:`Connection.answer` for the head, then :meth:`Connection.receive_chunk` or
-  :meth:`Connection.receive`. Bytes leave the state only when they are returned, so a cancelled call loses nothing.
+- Request: a :class:`LiveBody` writes each chunk in the task that has the chunk, straight to the socket: no queue, no
+  task switch. While the kernel takes everything, the request needs one task. Bytes for which the kernel has no room
+  stay in ``_unsent``. Then, or when the body pauses, a second task starts (``_write_on``). It waits for room, then
+  calls ``LiveBody.resume()``, and so on until the response is there. A server that no longer reads (``_cut_short``) is
+  no error: it may have sent its response before.
+- Response: :class:`ResponseBody`. Bytes leave the state only when they are returned, so a cancelled read loses nothing.
 
-*The invariant.* Another request may follow (:meth:`Connection.start_next`) only if both halves are finished: the
-request is written, the response is read, and no byte is left in either direction. In any other state the connection is
-closed.
+*Invariants.*
+
+- The head leaves at once, before the body's first chunk exists (a preconnect).
+- One chunk of a body is one HTTP chunk and one write to the socket; Nagle's algorithm is off.
+- A response ends the request at once, also in the middle of its body.
+- A GET whose response has neither a length nor chunks fails: its body would end with the connection, so that a part of
+  a segment would look like the whole.
+- Another request may follow (:meth:`Connection.start_next`) only if both halves are finished: the request is written,
+  the response is read, and no byte is left in either direction. In any other state the connection is closed.
 
 *Bounds.* A head has at most ``MAX_HEAD`` bytes, and interim responses are limited in number. Of the body, one read of
 the socket is held, and up to ``MAX_CHUNK`` bytes of an incomplete chunk.
@@ -26,9 +36,11 @@ the socket is held, and up to ``MAX_CHUNK`` bytes of an incomplete chunk.
 from __future__ import annotations
 
 import ssl
-from collections.abc import Container
+from abc import abstractmethod
+from collections.abc import AsyncIterator, Callable, Container
+from dataclasses import dataclass
 from time import monotonic
-from typing import Final
+from typing import Final, Protocol
 
 import anyio
 import anyio.lowlevel
@@ -37,8 +49,9 @@ from anyio.abc import ByteStream
 from tricklecast.trickle.client import faults
 from tricklecast.trickle.client.decoder import MAX_CHUNK, BodyDecoder, InvalidBody
 from tricklecast.trickle.client.faults import InvalidAnswer, NoAnswer
-from tricklecast.trickle.client.heads import InvalidHead, ResponseHead, parse_response
+from tricklecast.trickle.client.heads import Fields, InvalidHead, ResponseHead, parse_response
 from tricklecast.trickle.client.sockets import Silence, SocketStream
+from tricklecast.trickle.client.tasks import beside
 
 MAX_INTERIM: Final = 100
 """Interim responses that may come at once, and one more for each second since the request. A server that sends more
@@ -51,6 +64,80 @@ Origin = tuple[str, str, int]
 """Scheme, host, port."""
 
 
+class BodyWriter(Protocol):
+    """A :class:`LiveBody` writes its chunks to this, which is a :class:`Connection`. No method waits."""
+
+    def write(self, chunk: bytes, *, last: bool = False) -> bool:
+        """Send one chunk.
+
+        Args:
+            chunk: at least one byte.
+            last: the body ends with this chunk. Its end leaves in the same packet if possible.
+
+        Returns:
+            Whether the kernel has taken all of it. If not, the body must write nothing until its ``resume()`` is
+            called.
+        """
+
+    def end(self) -> bool:
+        """Send the body's end, unless a last chunk has sent it. Returns the same as :meth:`write`."""
+
+    def pause(self) -> None:
+        """Let other tasks run first: :meth:`LiveBody.resume` is called afterwards."""
+
+
+class LiveBody:
+    """A request's body that writes itself.
+
+    Iterating over it gives its chunks to a foreign transport, which reads bodies.
+    """
+
+    @abstractmethod
+    def start(self, writer: BodyWriter) -> None:
+        """The request's head has left: write the chunks that are there. Any task may use the writer until
+        :meth:`detach`.
+
+        It is called a second time, with another connection behind the writer, if the first connection turned out to be
+        dead before a chunk was written.
+        """
+
+    @abstractmethod
+    def resume(self) -> None:
+        """The kernel has taken the last chunk: write the next ones."""
+
+    @abstractmethod
+    def detach(self) -> None:
+        """The response has come, or the connection broke: use the writer no more."""
+
+    def __aiter__(self) -> AsyncIterator[bytes]:
+        """The chunks, from the first one."""
+        raise NotImplementedError("this body cannot be read")
+
+
+@dataclass(frozen=True, slots=True)
+class RawRequest:
+    """A request, ready to be sent.
+
+    Attributes:
+        origin: the server.
+        head: request line and headers, as bytes.
+        body: ``None`` if there is no body, or it is empty.
+        body_bytes: the body's length; ``None`` if it is sent in chunks.
+        connect_s: how long making a connection may take, in seconds.
+        write_s: how long the server may read nothing of the body, in seconds.
+        read_s: how long the response may take once the body has ended and the server has received it, and each pause of
+            the response's body, in seconds. It never limits the time for which a request's body stays open.
+    """
+
+    origin: Origin
+    head: bytes
+    body: LiveBody | None = None
+    body_bytes: int | None = 0
+    connect_s: float | None = None
+    write_s: float | None = None
+    read_s: float | None = None
+
+
 class Connection:
     """A byte stream and the HTTP/1.1 state of both directions.
 
@@ -59,15 +146,23 @@ class Connection:
         stream: carries the bytes: ``tcp`` itself, or TLS above it.
         tcp: the socket.
         answering: servers that have answered before, over this connection or another one.
+        release: takes the connection back after an exchange, or closes it.
 
     Attributes:
         reused: the connection has carried an exchange before this one.
+        body_begun: a chunk of the request's body was written: the request must not be sent once more.
     """
 
     def __init__(
-        self, origin: Origin, stream: ByteStream, tcp: SocketStream, answering: Container[Origin] = ()
+        self,
+        origin: Origin,
+        stream: ByteStream,
+        tcp: SocketStream,
+        answering: Container[Origin] = (),
+        release: Callable[[Connection], None] | None = None,
     ) -> None:
         self.origin = origin
+        self.release = release or Connection.close
         self._answering = answering
         self.reused = False
         self._stream = stream
@@ -76,9 +171,16 @@ class Connection:
         self._unsent: bytes | memoryview = b""  # written by the caller, not yet taken by the kernel
         self._flushing = False  # flush() is sending; stays true if it was cancelled, as bytes are lost then
         self._cut_short = False  # the server no longer reads: a part of the request was thrown away
-        self._is_head_request = False  # it is a HEAD, whose response has no body
+        self._method = b""  # the head's first four bytes
         self._body_left: int | None = 0  # bytes of the body still to be written; None: it is sent in chunks
-        self._request_over = False  # the end of the body has been written
+        self._request_over = False  # the end of the body has been written: read_s counts from now on
+        self.body_begun = False
+        self._write_s: float | None = None  # of the present request, as the next one
+        self._read_s: float | None = None
+        self._is_paused = False  # the body must not write before the second task has called resume()
+        self._pause_event: anyio.Event | None = None  # the second task waits for a pause; None: it has not started
+        self._unacknowledged = 0  # bytes on their way to the server when the present wait for the response began
+        self._waiting: anyio.CancelScope | None = None  # exchange()'s wait for the response
         self._asked_at = 0.0  # when the request began
         # The response.
         self._answered = False  # its first byte has come
@@ -87,15 +189,8 @@ class Connection:
         self._interims = 0  # interim responses to this request
         self._head: ResponseHead | None = None
         self._body: BodyDecoder | None = None
-        self._failure: faults.TransportError | None = None  # each later read raises it again
-        self._chunks = 0  # chunks since the last pause
         # Between two exchanges.
         self._expires_at = 0.0  # the connection may be reused until then
-
-    @property
-    def trailers(self) -> list[tuple[bytes, bytes]]:
-        """The trailers of the response; empty before its end."""
-        return self._body.trailers if self._body is not None else []
 
     @property
     def unacknowledged(self) -> int:
@@ -130,10 +225,67 @@ class Connection:
         """Close the connection at once. A task that waits for it gets an error."""
         self._tcp.close()
 
-    # The request.
+    async def exchange(self, request: RawRequest) -> ResponseBody:
+        """Send a request and wait for the final response's head. By then its body is over, or is written no more.
 
-    # Each of the following three writes as far as the kernel has room, without waiting and without copying a body's
-    # bytes. It returns whether the kernel has taken everything; if not, the caller must await flush().
+        Raises:
+            NoAnswer: the connection ended before a response began.
+            faults.ReadError: the connection ended within the head.
+            faults.ReadTimeout: no response came in time.
+            faults.WriteTimeout: the server has stopped reading, and did not respond.
+            InvalidAnswer: the response is not HTTP, or a GET's body has no visible end.
+            Exception: the request's own body raised it.
+        """
+        body = request.body
+        self._write_s, self._read_s = request.write_s, request.read_s
+        has_left = self.write_head(request.head, request.body_bytes)
+        if body is None and not self._request_over:
+            has_left = self.end()  # an empty body
+        if not has_left:
+            await self.flush(self._write_s)
+        if body is None:  # the common GET: one wait, with a deadline for all of it
+            response = await self.answer(self._read_s)
+        else:
+            try:
+                body.start(self)
+                response = await self._answer_beside(body)
+            finally:
+                body.detach()
+        response.limit_silence(self._read_s)
+        return response
+
+    async def _answer_beside(self, body: LiveBody) -> ResponseBody:
+        """Wait for the response's head. Start the second task when the body needs room."""
+        while True:
+            if self._is_paused and self._pause_event is None:
+                self._pause_event = anyio.Event()
+                return await beside(lambda: self._write_on(body), lambda: self._answer_beside(body))
+            with anyio.CancelScope() as self._waiting:
+                self._limit_wait()
+                return await self.answer()
+            # The wait was cancelled: by pause(), which needs the second task, or by its deadline.
+            if self._is_paused and self._pause_event is None:
+                continue
+            # The server still acknowledges bytes of the body: wait for another read_s.
+            if not 0 < self.unacknowledged < self._unacknowledged:
+                raise faults.ReadTimeout(f"no answer within {self._read_s:g} s")
+
+    async def _write_on(self, body: LiveBody) -> None:
+        """The second task: whenever the body has paused, wait for room, then let it go on."""
+        while await self.flush(self._write_s):
+            await anyio.lowlevel.checkpoint()
+            self._is_paused, self._pause_event = False, anyio.Event()
+            body.resume()
+            await self._pause_event.wait()
+
+    def _limit_wait(self) -> None:
+        """Set the deadline of the wait for the response, once the body is over."""
+        if self._request_over and self._waiting is not None and self._read_s is not None:
+            self._unacknowledged = self.unacknowledged
+            self._waiting.deadline = anyio.current_time() + self._read_s
+
+    # The request. Each write goes as far as the kernel has room, without waiting and without copying a body's bytes. It
+    # returns whether the kernel has taken everything.
 
     def write_head(self, head: bytes, body_bytes: int | None) -> bool:
         """Begin a request.
@@ -142,34 +294,38 @@ class Connection:
             head: request line and headers.
             body_bytes: the body's length in bytes; ``None`` if the body is sent in chunks.
         """
-        self._is_head_request = head.startswith(b"HEAD ")
+        self._method = head[:4]
         self._interims, self._asked_at = 0, monotonic()
         self._body_left = body_bytes
         self._request_over = body_bytes == 0
+        self.body_begun, self._is_paused, self._pause_event, self._waiting = False, False, None, None
         return self._write([head])
 
-    def write_body(self, data: bytes, *, last: bool = False) -> bool:
-        """Write a part of the request's body: as one HTTP chunk, if the body is sent in chunks.
-
-        Args:
-            data: at least one byte.
-            last: the body ends with these bytes.
+    def write(self, chunk: bytes, *, last: bool = False) -> bool:
+        """See :class:`BodyWriter`. A body with a length is written without chunks.
 
         Raises:
             faults.LocalProtocolError: the body does not have the announced length; nothing was written.
         """
         if self._body_left is None:
-            self._request_over = last
-            return self._write([b"%x\r\n" % len(data), data, b"\r\n0\r\n\r\n" if last else b"\r\n"])
-        left = self._body_left - len(data)
-        if left < 0 or (last and left):
-            raise faults.LocalProtocolError("the body does not have the length that its head announces")
-        self._body_left = left
-        self._request_over |= last
-        return self._write([data])
+            parts = [b"%x\r\n" % len(chunk), chunk, b"\r\n0\r\n\r\n" if last else b"\r\n"]
+        else:
+            left = self._body_left - len(chunk)
+            if left < 0 or (last and left):
+                raise faults.LocalProtocolError("the body does not have the length that its head announces")
+            self._body_left = left
+            parts = [chunk]
+        self.body_begun = True
+        has_left = self._write(parts)
+        if last:
+            self._request_over = True
+            self._limit_wait()
+        if not has_left:
+            self.pause()
+        return has_left
 
-    def end_body(self) -> bool:
-        """End the request's body, unless a last chunk has done so.
+    def end(self) -> bool:
+        """See :class:`BodyWriter`.
 
         Raises:
             faults.LocalProtocolError: the body is shorter than announced.
@@ -178,7 +334,19 @@ class Connection:
             raise faults.LocalProtocolError("the body does not have the length that its head announces")
         is_written = self._request_over or self._body_left == 0
         self._request_over = True
-        return self._write([] if is_written else [b"0\r\n\r\n"])
+        self._limit_wait()
+        has_left = self._write([] if is_written else [b"0\r\n\r\n"])
+        if not has_left:
+            self.pause()
+        return has_left
+
+    def pause(self) -> None:
+        """See :class:`BodyWriter`."""
+        self._is_paused = True
+        if self._pause_event is not None:
+            self._pause_event.set()
+        elif self._waiting is not None:
+            self._waiting.cancel()  # begins the second task
 
     def _write(self, parts: list[bytes]) -> bool:
         if self._unsent or self._flushing or self._stream is not self._tcp:
@@ -188,26 +356,29 @@ class Connection:
         self._cut_short |= self._tcp.peer_stopped_reading
         return not (self._unsent or self._flushing or self._cut_short)
 
-    async def flush(self, stall_s: float | None) -> bool:
+    async def flush(self, write_s: float | None) -> bool:
         """Wait until the kernel has taken everything; ``False`` if the server no longer reads.
 
         After a cancelled flush the connection can carry no further request.
 
         Raises:
-            TimeoutError: the server has received nothing for ``stall_s`` seconds.
+            faults.WriteTimeout: the server has received nothing for ``write_s`` seconds.
         """
-        self._tcp.stall_s = stall_s
+        self._tcp.stall_s = write_s
         while self._unsent:
             unsent, self._unsent = self._unsent, b""
             self._flushing = True
-            await self._stream.send(unsent)  # type: ignore[arg-type]  # a memoryview will do
+            try:
+                await self._stream.send(unsent)  # type: ignore[arg-type]  # a memoryview will do
+            except TimeoutError as error:
+                raise faults.WriteTimeout(f"the server has read nothing for {write_s:g} s") from error
             self._flushing = False
         self._cut_short |= self._tcp.peer_stopped_reading
         return not self._cut_short
 
     # The response.
 
-    async def answer(self, within_s: float | None = None) -> ResponseHead:
+    async def answer(self, within_s: float | None = None) -> ResponseBody:
         """Wait for the final response's head; interim responses are skipped.
 
         Args:
@@ -217,7 +388,8 @@ class Connection:
             NoAnswer: the connection ended before a response began.
             faults.ReadError: the connection ended within the head.
             faults.ReadTimeout: the head did not come in time.
-            InvalidAnswer: the server's bytes are not HTTP, or it sent too many interim responses.
+            InvalidAnswer: the server's bytes are not HTTP, it sent too many interim responses, or the body of a GET has
+                no visible end.
         """
         due_at = None if within_s is None else monotonic() + within_s
         while True:
@@ -230,7 +402,7 @@ class Connection:
                 if due_at is not None:
                     self.receive_s = max(0.0, due_at - monotonic())
                 try:
-                    data = await self._receive_some()
+                    data = await self.receive()
                 except faults.ReadTimeout:
                     raise faults.ReadTimeout(f"no answer within {within_s:g} s") from None
                 if isinstance(self._head_bytes, bytearray):
@@ -244,65 +416,18 @@ class Connection:
             if head.status_code == 101:
                 raise InvalidAnswer("the server wants to talk another protocol")
             if head.status_code >= 200:
+                if self._method == b"GET " and head.status_code == 200 and not head.chunked and head.length is None:
+                    raise InvalidAnswer("the answer has neither a length nor chunks: a cut would look like its end")
                 self._head = head
-                self._body = BodyDecoder(head, bytes(self._head_bytes), is_empty=self._is_head_request)
+                self._body = BodyDecoder(head, bytes(self._head_bytes), is_empty=self._method == b"HEAD")
                 self._head_bytes = b""
-                return head
+                return ResponseBody(self, head, self._body)
             self._interims += 1
             if self._interims > MAX_INTERIM + monotonic() - self._asked_at:
                 raise InvalidAnswer(f"{self._interims} interim answers ({head.status_code}) and no final one")
 
-    async def receive_chunk(self) -> bytes:
-        """Return the next chunk of the body as the server sent it; ``b""`` at the end.
-
-        A chunk of more than :data:`MAX_CHUNK` bytes is returned in pieces. If a chunk was cut, this call returns the
-        bytes that came, and the next call raises the error. A cancelled call loses nothing: the next one goes on.
-
-        Raises:
-            faults.ReadError: the connection ended before the body did, or was closed here.
-            faults.ReadTimeout: no byte came for ``receive_s`` seconds. The next call goes on.
-            InvalidAnswer: the server's bytes are not HTTP.
-        """
-        body = self._body
-        assert body is not None, "the head was read"
-        self._chunks += 1
-        if self._chunks >= MAX_CHUNKS:
-            self._chunks = 0
-            await anyio.lowlevel.checkpoint()
-        try:
-            while (chunk := self._next_chunk(body)) is None and not body.over:
-                if data := await self._receive_some():
-                    body.feed(data)
-                elif not body.end():
-                    raise self._failed(faults.ReadError("the connection was closed in the middle of an answer"))
-        except faults.ReadTimeout:
-            raise
-        except faults.TransportError:
-            if partial := body.take_partial():
-                return partial
-            raise
-        return chunk or b""
-
     async def receive(self) -> bytes:
-        """Do the same as :meth:`receive_chunk`, but join chunks that came together, up to about :data:`MAX_CHUNK`."""
-        first = await self.receive_chunk()
-        if not first or len(first) >= MAX_CHUNK or self._body is None or not self._body.has_rest:
-            return first
-        parts, size = [first], len(first)
-        while size < MAX_CHUNK and len(parts) < MAX_CHUNKS:
-            try:
-                chunk = self._next_chunk(self._body)
-            except faults.TransportError:
-                break  # the next call raises it
-            if chunk is None:
-                break
-            parts.append(chunk)
-            size += len(chunk)
-        self._chunks += len(parts)
-        return b"".join(parts)
-
-    async def _receive_some(self) -> bytes:
-        """Wait for bytes of the server; ``b""`` once it has closed its side."""
+        """Wait for bytes of the server; ``b""`` once it has closed its side in the middle of a body."""
         try:
             data = await self._stream.receive()
         except anyio.EndOfStream:
@@ -317,16 +442,108 @@ class Connection:
         except Silence:
             words = "no byte for" if self._answered else "no answer within"
             raise faults.ReadTimeout(f"{words} {self.receive_s:g} s") from None
-        self._chunks = 0
         self._answered = True
         return data
 
-    def _next_chunk(self, body: BodyDecoder) -> bytes | None:
+    def _lost(self, why: str) -> faults.ReadError:
+        return faults.ReadError(why) if self._answered else NoAnswer(why)
+
+
+class ResponseBody:
+    """The body of a response. At its end, or when it is closed, it gives its connection back.
+
+    Args:
+        connection: carries the body; ``None``: there is nothing to read.
+        head: the response's head.
+        decoder: takes the bytes apart.
+
+    Attributes:
+        head: the response's head.
+        keeps_cancelled: a cancelled read loses nothing; the next read goes on.
+        on_trailers: called with the trailers at the body's end.
+    """
+
+    keeps_cancelled: Final = True
+
+    def __init__(self, connection: Connection | None, head: ResponseHead, decoder: BodyDecoder) -> None:
+        self.head = head
+        self.on_trailers: Callable[[Fields], None] | None = None
+        self._connection = connection  # None once it was given back
+        self._decoder = decoder
+        self._failure: faults.TransportError | None = None  # each later read raises it again
+        self._chunks = 0  # chunks since the last pause
+
+    def limit_silence(self, read_s: float | None) -> None:
+        """Make later reads raise ``ReadTimeout`` when no byte comes for ``read_s`` seconds."""
+        if self._connection is not None:
+            self._connection.receive_s = read_s
+
+    def trailer(self, name: str) -> str | None:
+        """Return the value of a trailer; ``None`` if the server sent no such trailer, or its end has not come."""
+        if self._decoder.trailers:
+            lower = name.lower().encode()
+            for key, value in self._decoder.trailers:
+                if key == lower:
+                    return value.decode("utf-8", "replace")
+        return None
+
+    async def receive_chunk(self) -> bytes:
+        """Return the next chunk of the body as the server sent it; ``b""`` at the end, or once closed.
+
+        A chunk of more than :data:`MAX_CHUNK` bytes is returned in pieces. If a chunk was cut, this call returns the
+        bytes that came, and the next call raises the error. A cancelled call loses nothing: the next one goes on.
+
+        Raises:
+            faults.ReadError: the connection ended before the body did, or another task closed it.
+            faults.ReadTimeout: the body was silent for too long. The next call goes on.
+            InvalidAnswer: the server's bytes are not HTTP.
+        """
+        connection, decoder = self._connection, self._decoder
+        if connection is None:
+            return b""
+        self._chunks += 1
+        if self._chunks >= MAX_CHUNKS:
+            self._chunks = 0
+            await anyio.lowlevel.checkpoint()
+        try:
+            while (chunk := self._next_chunk()) is None and not decoder.over:
+                if data := await connection.receive():
+                    self._chunks = 0
+                    decoder.feed(data)
+                elif not decoder.end():
+                    raise self._failed(faults.ReadError("the connection was closed in the middle of an answer"))
+        except faults.ReadTimeout:
+            raise
+        except faults.TransportError:
+            if partial := decoder.take_partial():
+                return partial
+            raise
+        return chunk or self._end()
+
+    async def receive(self) -> bytes:
+        """Do the same as :meth:`receive_chunk`, but join chunks that came together, up to about :data:`MAX_CHUNK`."""
+        first = await self.receive_chunk()
+        if not first or len(first) >= MAX_CHUNK or not self._decoder.has_rest:
+            return first
+        parts, size = [first], len(first)
+        while size < MAX_CHUNK and len(parts) < MAX_CHUNKS:
+            try:
+                chunk = self._next_chunk()
+            except faults.TransportError:
+                break  # the next call raises it
+            if chunk is None:
+                break
+            parts.append(chunk)
+            size += len(chunk)
+        self._chunks += len(parts)
+        return b"".join(parts)
+
+    def _next_chunk(self) -> bytes | None:
         """Return a chunk that has come already; ``None`` if there is none."""
         if self._failure is not None:
             raise self._failure
         try:
-            return body.next_chunk()
+            return self._decoder.next_chunk()
         except InvalidBody as error:
             raise self._failed(InvalidAnswer(str(error))) from error
 
@@ -334,5 +551,25 @@ class Connection:
         self._failure = error
         return error
 
-    def _lost(self, why: str) -> faults.ReadError:
-        return faults.ReadError(why) if self._answered else NoAnswer(why)
+    def _end(self) -> bytes:
+        if self.on_trailers is not None:
+            self.on_trailers(self._decoder.trailers)
+        self.close()
+        return b""
+
+    def close(self) -> None:
+        """Give the connection back. A task that waits for the body gets ``ReadError``. May be called twice."""
+        connection, self._connection = self._connection, None
+        if connection is not None:
+            connection.receive_s = None
+            connection.release(connection)
+
+    async def aclose(self) -> None:
+        """Do the same as :meth:`close`."""
+        self.close()
+
+
+_NOTHING: Final = ResponseHead(b"1.1", 200, b"", [], False, 0, True)
+
+NO_BODY: Final = ResponseBody(None, _NOTHING, BodyDecoder(_NOTHING))
+"""The body of a response that has none."""

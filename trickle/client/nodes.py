@@ -33,6 +33,7 @@ would undo what replicas are for.
 from __future__ import annotations
 
 from collections.abc import Awaitable, Callable, Mapping, Sequence
+from dataclasses import replace
 from functools import lru_cache
 from random import Random
 from typing import Final, TypeAlias
@@ -41,7 +42,7 @@ from urllib.parse import urlsplit
 import anyio
 
 from tricklecast.trickle import wire
-from tricklecast.trickle.client.answers import Answered, Lost
+from tricklecast.trickle.client.answers import Answer, ExchangeOutcome, Lost
 from tricklecast.trickle.client.retry import MIN_DELAY_S
 from tricklecast.trickle.errors import ConnectionLost, InvalidInput, TrickleError
 from tricklecast.trickle.paths import ChannelURL
@@ -130,14 +131,14 @@ def _place(url: str) -> tuple[str, str, int, str] | None:
 
 def ask(
     nodes: Nodes,
-    request: Callable[[ChannelURL], Awaitable[Answered | Lost]],
+    request: Callable[[ChannelURL], Awaitable[ExchangeOutcome]],
     *,
     seq: int | None = None,
     may_wait: bool = False,
     is_untouched: Callable[[], bool] = lambda: True,
     on_move: OnMove = lambda error, pause_s: None,
     sleep: Callable[[float], Awaitable[None]] = anyio.sleep,
-) -> Awaitable[Answered | Lost]:
+) -> Awaitable[ExchangeOutcome]:
     """Make a request at the node where the client stands, and at the next ones where that fails.
 
     Args:
@@ -160,15 +161,15 @@ def ask(
 
 async def _round(
     nodes: Nodes,
-    request: Callable[[ChannelURL], Awaitable[Answered | Lost]],
+    request: Callable[[ChannelURL], Awaitable[ExchangeOutcome]],
     seq: int | None,
     may_wait: bool,
     is_untouched: Callable[[], bool],
     on_move: OnMove,
     sleep: Callable[[float], Awaitable[None]],
-) -> Answered | Lost:
+) -> ExchangeOutcome:
     told: dict[ChannelURL, str] = {}  # why each node failed
-    refusal: Answered | None = None  # of the node that may be asked again first
+    refusal: Answer | None = None  # of the node that may be asked again first
     while True:
         url = nodes.current
         found = await request(url)
@@ -177,14 +178,14 @@ async def _round(
                 return found
             error: TrickleError = found.error
             told[url], pause_s = found.error.detail, 0.0
-        elif found.answer.status < wire.Status.SERVER_ERROR and found.answer.status != wire.Status.MISDIRECTED:
-            nodes.worked(found.answer.headers.get(wire.NODE))
+        elif found.status < wire.Status.SERVER_ERROR and found.status != wire.Status.MISDIRECTED:
+            nodes.worked(found.headers.get(wire.NODE))
             return found
         else:
             refusal = found if refusal is None else min(refusal, found, key=_asked_again)
-            why = found.answer._replace(detail=f"{_shown(url)}: {found.answer.detail}".removesuffix(": "))
+            why = replace(found, detail=f"{_shown(url)}: {found.detail}".removesuffix(": "))
             error, pause_s = why.error(seq), max(MIN_DELAY_S, nodes.rng.uniform(0.0, PAUSE_S))
-            told[url] = f"HTTP {found.answer.status} {found.answer.detail}".strip()
+            told[url] = f"HTTP {found.status} {found.detail}".strip()
         is_left = nodes.failed(url)
         if isinstance(found, Lost) and found.connected:
             return found
@@ -202,9 +203,9 @@ def _shown(url: ChannelURL) -> str:
     return wire.redacted(url.root)
 
 
-def _asked_again(found: Answered) -> tuple[bool, float]:
+def _asked_again(found: Answer) -> tuple[bool, float]:
     """When a node that has refused may be asked again; one that does not say so comes last."""
-    after_s = found.answer.retry_after_s
+    after_s = found.retry_after_s
     return after_s is None, after_s or 0.0
 
 
@@ -213,12 +214,12 @@ def _unreachable(lost: Lost, told: Mapping[ChannelURL, str]) -> Lost:
     return lost._replace(error=ConnectionLost(seq=lost.error.seq, detail=detail, server=", ".join(map(_shown, told))))
 
 
-def _refused(refusal: Answered, told: Mapping[ChannelURL, str], *, is_left: bool) -> Answered:
-    answer = refusal.answer
-    headers = {name: value for name, value in answer.headers.items() if name != wire.ELSEWHERE}  # it may be among these
-    detail = answer.detail
+def _refused(refusal: Answer, told: Mapping[ChannelURL, str], *, is_left: bool) -> Answer:
+    detail = refusal.detail
+    # One of these servers may be the other place that it names.
+    headers = {name: value for name, value in refusal.headers.items() if name != wire.ELSEWHERE}
     if is_left and wire.RETRY_AFTER in headers:  # the next attempt goes to another node
         headers = {**headers, wire.RETRY_AFTER: "0"}
     if len(told) > 1:
         detail = "; ".join(f"{_shown(node)}: {why}" for node, why in told.items())
-    return Answered(answer._replace(headers=headers, detail=detail), refusal.body)
+    return replace(refusal, headers=headers, detail=detail)

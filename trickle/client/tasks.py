@@ -19,9 +19,9 @@ tasks outside a task group.
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Coroutine
 from contextvars import copy_context
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Any, Final, TypeVar
 
 import anyio
 import anyio.lowlevel
@@ -31,6 +31,8 @@ from tricklecast.trickle.errors import ClosedHere
 
 if TYPE_CHECKING:
     import asyncio
+
+T = TypeVar("T")
 
 _TASKS: Final[set[asyncio.Task[None]]] = set()
 """Running tasks of asyncio, whose event loop holds only weak references to them."""
@@ -65,6 +67,19 @@ def clock() -> Callable[[], float]:
     import asyncio  # loaded by the program that runs it: programs of trio need not wait for it
 
     return asyncio.get_running_loop().time
+
+
+async def beside(work: Callable[[], Coroutine[Any, Any, None]], wait: Callable[[], Awaitable[T]]) -> T:
+    """Return what ``wait`` returns, and do ``work`` in a second task until then. An error of either is raised."""
+    try:
+        async with anyio.create_task_group() as tasks:
+            tasks.start_soon(work)
+            result = await wait()
+            tasks.cancel_scope.cancel()
+    except BaseExceptionGroup as group:
+        cause = group.exceptions[0]
+        raise cause from cause.__cause__
+    return result
 
 
 class BackgroundTask:

@@ -12,10 +12,10 @@ import pytest
 from tests.support.peers import Peer, fake_server, run
 from tricklecast.trickle import wire
 from tricklecast.trickle.client import answers
-from tricklecast.trickle.client.answers import Answer, Answered, Lost, exchange, first_line
+from tricklecast.trickle.client.answers import Answer, ExchangeOutcome, Lost, exchange, first_line
 from tricklecast.trickle.client.bridge import TrickleTransport
-from tricklecast.trickle.client.sender import TrickleClient
-from tricklecast.trickle.client.transport import BodyWriter, LiveBody, RequestTimeouts
+from tricklecast.trickle.client.connection import BodyWriter, LiveBody
+from tricklecast.trickle.client.transport import RequestTimeouts, TrickleClient
 from tricklecast.trickle.errors import ChannelEnded, ConnectionLost, Refused, RemoteProtocolError, SegmentMissing
 
 
@@ -25,7 +25,7 @@ def client(read_s: float | None = 5.0) -> httpx.AsyncClient:
     return httpx.AsyncClient(transport=TrickleTransport(), timeout=timeout)
 
 
-async def get(http: httpx.AsyncClient, url: str) -> Answered | Lost:
+async def get(http: httpx.AsyncClient, url: str) -> ExchangeOutcome:
     return await exchange(http, "GET", url, seq=7, place="here: ")
 
 
@@ -59,8 +59,9 @@ def test_a_header_that_comes_twice_is_left_out() -> None:
 
 
 def test_an_answer_stands_for_an_error() -> None:
-    """The error has the segment that was asked for and the first line of the body."""
-    answer = Answer.read(470, [(b"lp-trickle-latest", b"9")], b"Entry not found\nmore")
+    """The error has the segment that was asked for and the detail."""
+    answer = Answer.read(470, [(b"lp-trickle-latest", b"9")])
+    answer.detail = "Entry not found"
     error = answer.error(3)
     assert isinstance(error, SegmentMissing)
     assert (error.seq, error.latest, error.detail) == (3, 9, "Entry not found")
@@ -72,7 +73,7 @@ def test_an_answer_stands_for_an_error() -> None:
 def test_a_redirect_says_where_to() -> None:
     """The text has the URL, without secrets and control characters."""
     location = (b"Location", b"https://me:secret@cdn.example/trickle/cam?token=abc\xc2\x9b2J")
-    answer = Answer.read(301, [location, (b"Content-Length", b"3")], b"<a>")
+    answer = Answer.read(301, [location, (b"Content-Length", b"3")])
     text = "the answer is not from a trickle server: it redirects to https://***@cdn.example/trickle/cam?token=***"
     assert str(answer.error(3)) == f"{text}: use that URL instead (HTTP 301, segment 3)"
     assert Answer.read(301, []).detail == ""
@@ -111,9 +112,9 @@ def test_an_answer_brings_its_first_line() -> None:
         async with fake_server(script) as server, client() as http:
             for _ in range(2):
                 opened = await get(http, server.base)
-                assert isinstance(opened, Answered)
+                assert isinstance(opened, Answer)
                 assert await opened.body.receive() == b""
-                error = opened.answer.error(7)
+                error = opened.error(7)
                 assert isinstance(error, Refused)
                 assert error.detail == "you may not"
             assert len(server.peers) == 1
@@ -139,9 +140,9 @@ def test_the_status_counts_whatever_the_body_does(end: str, monkeypatch: pytest.
 
         async with fake_server(script) as server, client() as http:
             opened = await get(http, server.base)
-            assert isinstance(opened, Answered)
-            assert opened.answer.status == 403
-            assert opened.answer.detail.startswith("because")
+            assert isinstance(opened, Answer)
+            assert opened.status == 403
+            assert opened.detail.startswith("because")
 
     run(main())
 
@@ -159,7 +160,7 @@ def test_a_body_that_is_wanted_stays_open() -> None:
 
         async with fake_server(script) as server, client() as http:
             opened = await exchange(http, "GET", server.base, stays_open=lambda answer: answer.status == 200)
-            assert isinstance(opened, Answered)
+            assert isinstance(opened, Answer)
             assert opened.body.keeps_cancelled
             assert await opened.body.receive_chunk() == b"a"
             assert await opened.body.receive() in (b"b", b"bc")
@@ -170,7 +171,7 @@ def test_a_body_that_is_wanted_stays_open() -> None:
     run(main())
 
 
-async def exchanged(method: str, *replies: tuple[int, str]) -> tuple[Answered | Lost, list[str]]:
+async def exchanged(method: str, *replies: tuple[int, str]) -> tuple[ExchangeOutcome, list[str]]:
     """What comes of a request to a server that redirects, and the paths that it was asked for."""
     paths: list[str] = []
 
@@ -191,8 +192,8 @@ async def exchanged(method: str, *replies: tuple[int, str]) -> tuple[Answered | 
 def test_a_get_follows_a_redirect_within_its_origin(status: int, location: str) -> None:
     """The answer is the one of the other URL, over the same connection."""
     found, paths = run(exchanged("GET", (status, location), (200, "")))
-    assert isinstance(found, Answered)
-    assert (found.answer.status, paths) == (200, ["/old/cam/next", "/new/cam/next?x=1"])
+    assert isinstance(found, Answer)
+    assert (found.status, paths) == (200, ["/old/cam/next", "/new/cam/next?x=1"])
 
 
 @pytest.mark.parametrize(
@@ -208,9 +209,9 @@ def test_a_get_follows_a_redirect_within_its_origin(status: int, location: str) 
 def test_other_redirects_are_told(method: str, location: str, asked: int) -> None:
     """They concern a method that writes, lead to another origin or nowhere, or run in a circle."""
     found, paths = run(exchanged(method, *[(308, location)] * 6))
-    assert isinstance(found, Answered)
-    assert (found.answer.status, len(paths)) == (308, asked)
-    assert found.answer.detail.startswith("it redirects to ")
+    assert isinstance(found, Answer)
+    assert (found.status, len(paths)) == (308, asked)
+    assert found.detail.startswith("it redirects to ")
 
 
 class Fixed(LiveBody):
@@ -240,8 +241,8 @@ def test_a_live_body_is_sent_in_chunks(kind: type[httpx.AsyncClient] | type[Tric
             kind(transport=TrickleTransport(), timeout=httpx.Timeout(5.0)) as http,
         ):
             opened = await exchange(http, "POST", server.base.replace("//", f"//{user}"), body=Fixed())
-            assert isinstance(opened, Answered)
-            assert opened.answer.natural(wire.SEQ) == 4
+            assert isinstance(opened, Answer)
+            assert opened.natural(wire.SEQ) == 4
 
     run(main())
 
@@ -305,9 +306,9 @@ def test_an_answer_without_a_body_leaves_its_connection_usable() -> None:
         async with fake_server(script) as server, client() as http:
             for seq in (4, 5):
                 opened = await get(http, server.base)
-                assert isinstance(opened, Answered)
-                assert opened.answer.empty
-                assert opened.answer.natural(wire.SEQ) == seq
+                assert isinstance(opened, Answer)
+                assert opened.empty
+                assert opened.natural(wire.SEQ) == seq
             assert len(server.peers) == 1
 
     run(main())

@@ -11,10 +11,13 @@ import anyio
 import httpx
 import pytest
 
+from tests.support.bodies import Chunks
 from tests.support.peers import Head, Peer, fake_server, run
 from tricklecast.trickle.client import bridge, faults
-from tricklecast.trickle.client.bridge import HttpxBody, Streamed, TrickleTransport, pool_of
-from tricklecast.trickle.client.transport import BodyWriter, LiveBody, Pool, ResponseBody
+from tricklecast.trickle.client.answers import Answer, exchange
+from tricklecast.trickle.client.bridge import HttpxBody, Streamed, TrickleTransport, client_of
+from tricklecast.trickle.client.connection import BodyWriter, LiveBody, ResponseBody
+from tricklecast.trickle.client.transport import Pool, TrickleClient
 
 
 class Parts(LiveBody):
@@ -67,6 +70,56 @@ def test_httpx_sends_a_body(is_live: bool) -> None:
                 request.stream = Streamed(Parts())
             response = await http.send(request)
             assert (response.content, response.extensions["trailers"]["x-end"]) == (b"ok", "yes")
+
+    run(main())
+
+
+class Slow:
+    """A writer that has no room after any chunk; a connection before it has turned out to be dead."""
+
+    def __init__(self, body: LiveBody) -> None:
+        self.body, self.written = body, list[bytes]()
+        self.has_ended = asyncio.Event()
+
+    def write(self, chunk: bytes, *, last: bool = False) -> bool:
+        self.written.append(chunk + b"$" * last)
+        asyncio.get_running_loop().call_soon(self.body.resume)
+        return False
+
+    def end(self) -> bool:
+        self.written.append(b"$")
+        self.has_ended.set()
+        return True
+
+    def pause(self) -> None: ...
+
+
+class Nothing:
+    """An iterator that is no generator, and has nothing."""
+
+    def __aiter__(self) -> Nothing:
+        return self
+
+    async def __anext__(self) -> bytes:
+        raise StopAsyncIteration
+
+
+@pytest.mark.parametrize("chunks", [(b"a", b"", b"b"), ()])
+def test_a_program_s_body_is_asked_for_a_chunk_when_there_is_room(chunks: tuple[bytes, ...]) -> None:
+    """An empty chunk would end it, and is left out; a body without any ends on each connection."""
+
+    async def main() -> None:
+        body = bridge._Pulled(Chunks(*chunks) if chunks else Nothing())
+        first, second = Slow(body), Slow(body)
+        async with asyncio.TaskGroup() as tasks:
+            tasks.create_task(body.run())
+            body.start(first)
+            await first.has_ended.wait()
+        assert first.written == [*filter(None, chunks), b"$"]
+        body.detach()
+        if not chunks:
+            body.start(second)
+            assert second.written == [b"$"]
 
     run(main())
 
@@ -280,9 +333,9 @@ def test_whose_connections_a_request_may_use() -> None:
             return httpx.Response(200)
 
     pool = Pool()
-    assert pool_of(TrickleTransport(pool)) is pool
-    assert pool_of(Own()) is None
-    assert pool_of(httpx.MockTransport(lambda _: httpx.Response(200))) is None
+    assert TrickleClient(transport=TrickleTransport(pool)).pool is pool
+    assert TrickleClient(transport=Own()).pool is None
+    assert TrickleClient(transport=httpx.MockTransport(lambda _: httpx.Response(200))).pool is None
 
 
 def test_each_fault_has_a_namesake_in_httpx() -> None:
@@ -291,3 +344,49 @@ def test_each_fault_has_a_namesake_in_httpx() -> None:
     for kind in vars(faults).values():
         if isinstance(kind, type) and issubclass(kind, faults.TransportError):
             assert isinstance(bridge._error_of_httpx(kind("why")), httpx.TransportError)
+
+
+def test_closing_closes_the_transport_of_the_program() -> None:
+    """Once, though httpx has it; the client cannot be used after it."""
+
+    class Counted(httpx.AsyncBaseTransport):
+        closed = 0
+
+        async def handle_async_request(self, request: httpx.Request) -> httpx.Response:
+            return httpx.Response(200)
+
+        async def aclose(self) -> None:
+            self.closed += 1
+
+    async def main() -> None:
+        transport = Counted()
+        async with TrickleClient(transport=transport) as http:
+            assert isinstance(await exchange(http, "GET", "http://host/"), Answer)
+            assert client_of(http) is client_of(http)
+        assert transport.closed == 1
+        with pytest.raises(RuntimeError, match="closed"):
+            await exchange(http, "GET", "http://host/")
+
+    run(main())
+
+
+def test_both_ways_share_the_connections() -> None:
+    """A request by httpx follows a plain one on its connection, and nothing of it is left open."""
+
+    async def main() -> None:
+        heads: list[Head] = []
+
+        async def script(peer: Peer) -> None:
+            for _ in range(2):
+                heads.append(await peer.head())
+                await peer.answer(200)
+            await peer.closed()
+
+        async with fake_server(script) as server, TrickleClient(headers={"X": "1"}) as http:
+            for auth in (None, ("user", "secret")):
+                assert isinstance(await exchange(http, "GET", server.base, auth=auth), Answer)
+            assert len(server.peers) == 1
+        assert [head.headers["x"] for head in heads] == ["1", "1"]
+        assert "authorization" in heads[1].headers
+
+    run(main())

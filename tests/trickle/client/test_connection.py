@@ -5,8 +5,10 @@ from __future__ import annotations
 import asyncio
 import socket
 import ssl
+from collections.abc import AsyncIterator
 from contextlib import suppress
 from pathlib import Path
+from urllib.parse import urlsplit
 
 import anyio
 import anyio.lowlevel
@@ -14,14 +16,16 @@ import httpx
 import pytest
 
 from tests.subscriber.fake import Exchange, FakeServer, Handler, fake, run
+from tests.support.bodies import Chunks, Silent, Written, endless, http_client, live
 from tests.support.certificates import make_certificate
+from tests.support.peers import Peer, fake_server
 from tests.support.streams import serve_streams
 from tricklecast.trickle import wire
 from tricklecast.trickle.client import faults
 from tricklecast.trickle.client.bridge import TrickleTransport
-from tricklecast.trickle.client.connection import MAX_CHUNKS, MAX_INTERIM, Connection
+from tricklecast.trickle.client.connection import MAX_CHUNKS, MAX_INTERIM, BodyWriter, Connection, RawRequest
 from tricklecast.trickle.client.decoder import MAX_CHUNK
-from tricklecast.trickle.client.sockets import connect_tcp
+from tricklecast.trickle.client.sockets import SocketStream, connect_tcp
 from tricklecast.trickle.client.transport import MAX_IDLE
 
 
@@ -339,8 +343,8 @@ class TestWriting:
             with peer:
                 assert connection.write_head(HEAD, None)
                 first = b"a" * (16 << 20)
-                assert not connection.write_body(first)
-                assert not connection.write_body(b"b")
+                assert not connection.write(first)
+                assert not connection.write(b"b")
                 received = bytearray()
 
                 def drain() -> None:
@@ -354,8 +358,8 @@ class TestWriting:
 
                     tasks.start_soon(flush)
                     await anyio.wait_all_tasks_blocked()
-                    assert not connection.write_body(b"c")
-                    assert not connection.end_body()
+                    assert not connection.write(b"c")
+                    assert not connection.end()
                     await anyio.to_thread.run_sync(drain)
                 body = bytes(received).partition(b"\r\n\r\n")[2]
                 assert body == b"%x\r\n%b\r\n1\r\nb\r\n1\r\nc\r\n0\r\n\r\n" % (len(first), first)
@@ -378,10 +382,10 @@ class TestWriting:
                 with peer:
                     assert connection.write_head(HEAD, body_bytes)
                     if body_bytes != 0:
-                        assert connection.write_body(b"ab")
-                        assert connection.write_body(b"c", last=last)
-                    assert connection.end_body()
-                    assert connection.end_body()
+                        assert connection.write(b"ab")
+                        assert connection.write(b"c", last=last)
+                    assert connection.end()
+                    assert connection.end()
                     connection.close()
                     with peer.makefile("rb") as sent:
                         assert sent.read() == HEAD + body
@@ -398,9 +402,9 @@ class TestWriting:
                 connection.write_head(HEAD, 3)
                 for data, last in ((b"abcd", False), (b"ab", True)):
                     with pytest.raises(faults.LocalProtocolError):
-                        connection.write_body(data, last=last)
+                        connection.write(data, last=last)
                 with pytest.raises(faults.LocalProtocolError):
-                    connection.end_body()
+                    connection.end()
                 connection.close()
 
         run(main)
@@ -414,7 +418,7 @@ class TestWriting:
                 listener.accept()[0].close()
             connection = Connection(("http", "h", 80), tcp, tcp)
             connection.write_head(HEAD, None)
-            while connection.write_body(b"x"):
+            while connection.write(b"x"):
                 await anyio.lowlevel.checkpoint()
             assert not await connection.flush(1)
             with pytest.raises(faults.ReadError):
@@ -770,3 +774,566 @@ class TestInterimAnswers:
                     await http.get("/", timeout=0.3)
 
         run(main)
+
+
+def test_a_chunk_is_an_http_chunk_and_leaves_while_the_body_is_open() -> None:
+    """Each chunk is on the wire before the next one exists."""
+
+    async def main() -> None:
+        seen: list[bytes | None] = []
+        step = asyncio.Event()
+
+        async def script(peer: Peer) -> None:
+            head = await peer.head()
+            assert head.headers["transfer-encoding"] == "chunked"
+            for _ in range(3):
+                seen.append(await peer.chunk())
+                step.set()
+            await peer.answer(200)
+
+        async def body() -> AsyncIterator[bytes]:
+            for chunk in (b"one", b"two" * 20_000):
+                yield chunk
+                await step.wait()
+                step.clear()
+
+        async with fake_server(script) as server, http_client() as http:
+            response = await http.post(server.base, content=body())
+        assert response.status_code == 200
+        assert seen == [b"one", b"two" * 20_000, None]
+
+    run(main)
+
+
+def test_the_head_leaves_before_the_first_chunk() -> None:
+    """A preconnect reaches the server at once, and an early response ends the request."""
+
+    async def main() -> None:
+        body = Silent()
+
+        async def script(peer: Peer) -> None:
+            head = await peer.head()
+            assert (head.method, head.path) == ("POST", "/trickle/c/1?token=a")
+            await peer.answer(404, {"Connection": "close"}, b"Stream not found")
+
+        async with fake_server(script) as server, http_client() as http:
+            response = await http.post(f"{server.base}/c/1?token=a", content=body)
+        assert (response.status_code, response.text) == (404, "Stream not found")
+        assert body.cancelled
+
+    run(main)
+
+
+@pytest.mark.parametrize("reset", [False, True])
+def test_an_answer_in_the_middle_of_the_body_stops_it(reset: bool) -> None:
+    """The response is read, also if the server then resets the connection."""
+
+    async def main() -> None:
+        async def script(peer: Peer) -> None:
+            await peer.head()
+            await peer.chunk()
+            await peer.answer(413, {"Connection": "close"}, b"too large")
+            if reset:
+                # After a close with unread bytes in its buffer, the kernel resets the connection at the next byte.
+                peer.writer.transport.abort()
+            else:
+                await peer.closed()
+
+        async with fake_server(script) as server, http_client() as http:
+            response = await http.post(server.base, content=endless())
+        assert (response.status_code, response.text) == (413, "too large")
+
+    run(main)
+
+
+def test_a_live_body_is_written_by_any_task() -> None:
+    """A chunk leaves at once, in the task that has it; after a full socket the body is resumed."""
+
+    async def main() -> None:
+        step, over = asyncio.Event(), asyncio.Event()
+        big = b"x" * (16 << 20)
+
+        async def script(peer: Peer) -> None:
+            await peer.head()
+            assert await peer.chunk() == b"one"
+            step.set()
+            assert await peer.body() == [b"two", big, big, b"end"]
+            await peer.answer(200)
+            over.set()
+
+        async with fake_server(script) as server, http_client() as http:
+            body, answers = Written(), []
+
+            async def send() -> None:
+                answers.append(await http.send(live(http, server.base, body)))
+
+            async with anyio.create_task_group() as tasks:
+                tasks.start_soon(send)
+                await body.begun.wait()
+                assert body.writer is not None
+                assert body.writer.write(b"one")
+                await step.wait()
+                assert body.writer.write(b"two")
+                for _ in range(2):
+                    resumed = body.resumed
+                    assert not body.writer.write(big)
+                    await resumed.wait()
+                resumed = body.resumed
+                body.writer.pause()
+                await resumed.wait()
+                assert body.writer.write(b"end", last=True)
+                await over.wait()
+            assert [answer.status_code for answer in answers] == [200]
+            assert body.writer is None
+
+    run(main)
+
+
+def test_an_end_without_room_follows_the_chunk_before_it() -> None:
+    """The response is waited for while the body's end waits for room."""
+
+    async def main() -> None:
+        big = b"x" * (16 << 20)
+
+        async def script(peer: Peer) -> None:
+            await peer.head()
+            assert await peer.body() == [big]
+            await peer.answer(200)
+
+        class Big(Written):
+            def start(self, writer: BodyWriter) -> None:
+                assert not writer.write(big)
+                writer.end()
+
+        async with fake_server(script) as server, http_client() as http:
+            assert (await http.send(live(http, server.base, Big()))).status_code == 200
+
+    run(main)
+
+
+def test_the_last_chunk_and_the_end_leave_together() -> None:
+    """A short message takes one packet behind its head."""
+
+    async def main() -> None:
+        async def script(peer: Peer) -> None:
+            await peer.head()
+            assert await peer.reader.read(100) == b"3\r\nall\r\n0\r\n\r\n"
+            await peer.answer(200)
+
+        async with fake_server(script) as server, http_client() as http:
+            body = Written()
+            async with anyio.create_task_group() as tasks:
+                tasks.start_soon(http.send, live(http, server.base, body))
+                await body.begun.wait()
+                assert body.writer is not None
+                assert body.writer.write(b"all", last=True)
+
+    run(main)
+
+
+def test_interim_answers_are_skipped() -> None:
+    """Interim responses on an idle preconnect do not end the request."""
+
+    async def main() -> None:
+        async def script(peer: Peer) -> None:
+            await peer.head()
+            await peer.send(b"HTTP/1.1 100 Continue\r\n\r\n" * 3)
+            await peer.send(b"HTTP/1.1 103 Early Hints\r\nLink: x\r\n\r\n")
+            await peer.answer(200, {"Lp-Trickle-Seq": 7})
+
+        async with fake_server(script) as server, http_client() as http:
+            response = await http.post(server.base, content=Silent())
+        assert response.headers["lp-trickle-seq"] == "7"
+
+    run(main)
+
+
+@pytest.mark.parametrize(
+    ("answer", "error"),
+    [
+        (b"", httpx.ReadError),
+        (b"HTT", httpx.ReadError),
+        (b"HTTP/1.1 200 OK\r\nConte", httpx.ReadError),
+        (b"SSH-2.0-OpenSSH_9.6\r\n", httpx.RemoteProtocolError),
+        (b"HTTP/1.1 200 OK\r\nX: " + b"x" * 100_000, httpx.RemoteProtocolError),
+        (b"HTTP/1.1 100 Continue\r\n\r\n", httpx.ReadError),
+    ],
+    ids=["nothing", "half a word", "half a head", "another protocol", "huge header", "interim only"],
+)
+def test_a_connection_that_ends_without_an_answer(answer: bytes, error: type[Exception]) -> None:
+    """No response, or a part of one, is a ReadError; a wrong one is a RemoteProtocolError."""
+
+    async def main() -> None:
+        async def script(peer: Peer) -> None:
+            await peer.head()
+            with suppress(ConnectionError):
+                await peer.send(answer)
+
+        async with fake_server(script) as server, http_client() as http:
+            with pytest.raises(error):
+                await http.post(server.base, content=Silent())
+
+    run(main)
+
+
+@pytest.mark.parametrize(
+    ("rest", "error"),
+    [
+        (b"3\r\nabc\r\n", httpx.ReadError),
+        (b"nonsense\r\n", httpx.RemoteProtocolError),
+        (None, httpx.ReadError),
+    ],
+    ids=["cut", "garbage", "reset"],
+)
+def test_a_response_body_that_breaks(rest: bytes | None, error: type[Exception]) -> None:
+    """The read of a cut body raises."""
+
+    async def main() -> None:
+        async def script(peer: Peer) -> None:
+            await peer.head()
+            await peer.send(b"HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n")
+            if rest is None:
+                peer.reset()
+            else:
+                await peer.send(rest)
+
+        async with fake_server(script) as server, http_client() as http:
+            with pytest.raises(error):
+                await http.get(server.base)
+
+    run(main)
+
+
+def test_the_response_s_body_is_read_in_either_way() -> None:
+    """Joined or chunk by chunk; an early close closes the connection."""
+
+    async def main() -> None:
+        async def script(peer: Peer) -> None:
+            await peer.head()
+            await peer.send(b"HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n1\r\na\r\n1\r\nb\r\n")
+            await peer.closed()
+
+        transport = TrickleTransport()
+        async with fake_server(script) as server, httpx.AsyncClient(transport=transport, timeout=None) as http:
+            response = await http.send(http.build_request("GET", server.base), stream=True)
+            body = response.extensions["body"]
+            assert await body.receive_chunk() == b"a"
+            assert await body.receive() == b"b"
+            body.close()
+            body.close()
+            assert await body.receive() == b""
+
+    run(main)
+
+
+def test_a_body_that_is_over_has_its_trailers_and_no_more_bytes() -> None:
+    """Later reads return nothing."""
+
+    async def main() -> None:
+        async def script(peer: Peer) -> None:
+            await peer.head()
+            await peer.send(b"HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n0\r\nX-End: yes\r\n\r\n")
+            await peer.closed()
+
+        async with fake_server(script) as server, http_client() as http:
+            response = await http.send(http.build_request("GET", server.base), stream=True)
+            body = response.extensions["body"]
+            assert await body.receive() == b""
+            assert response.extensions["trailers"]["x-end"] == "yes"
+            body.limit_silence(1.0)
+            assert await body.receive_chunk() == b""
+
+    run(main)
+
+
+def test_an_end_that_cannot_be_told_from_a_cut_is_refused() -> None:
+    """A GET's body that ends with the connection could be a part of a segment."""
+
+    async def main() -> None:
+        async def script(peer: Peer) -> None:
+            await peer.head()
+            await peer.send(b"HTTP/1.1 200 OK\r\n\r\nbody")
+
+        async with fake_server(script) as server, http_client() as http:
+            with pytest.raises(httpx.RemoteProtocolError):
+                await http.get(server.base)
+            assert (await http.delete(server.base)).text == "body"
+
+    run(main)
+
+
+def test_the_answer_is_due_once_the_body_has_ended() -> None:
+    """An open body may wait for ever, a finished one for the read timeout."""
+
+    async def main() -> None:
+        async def script(peer: Peer) -> None:
+            await peer.closed()
+
+        body = Silent()
+        async with fake_server(script) as server, http_client(read=0.05) as http:
+            with anyio.move_on_after(0.3) as open_body:
+                await http.post(server.base, content=body)
+            assert open_body.cancelled_caught
+            with pytest.raises(httpx.ReadTimeout):
+                await http.post(server.base, content=b"over")
+            with pytest.raises(httpx.ReadTimeout):
+                await http.get(server.base)
+
+    run(main)
+
+
+def test_a_body_that_has_ended_has_nothing_more() -> None:
+    """It has its trailers. Its limits do not touch the next request on its connection."""
+
+    async def script(peer: Peer) -> None:
+        await peer.head()
+        await peer.send(b"HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n4\r\ndata\r\n0\r\nX-End: 1\r\n\r\n")
+
+    async def main() -> None:
+        async with fake_server(script) as server, http_client() as http:
+            response = await http.send(http.build_request("GET", server.base), stream=True)
+            body = response.extensions["body"]
+            assert body.trailer("X-End") is None
+            assert await body.receive() == b"data"
+            for _ in range(2):
+                assert await body.receive() == b""
+                assert await body.receive_chunk() == b""
+                body.limit_silence(0.01)
+            assert (body.trailer("X-End"), body.trailer("X-Other")) == ("1", None)
+            await response.aclose()
+
+    run(main)
+
+
+@pytest.mark.parametrize(("left", "waits"), [([9, 6, 3, 0], 3), ([9, 6, 6], 2), ([0, 0], 1), ([5, 9], 1)])
+def test_the_answer_is_due_once_the_body_has_arrived(
+    left: list[int], waits: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """While bytes in this host's buffers get less, the timeout does not fire."""
+    asked: list[int] = []
+
+    def unacknowledged(self: SocketStream) -> int:
+        # Asked once before each wait, and once after it.
+        asked.append(left[min((len(asked) + 1) // 2, len(left) - 1)])
+        return asked[-1]
+
+    monkeypatch.setattr(SocketStream, "unacknowledged", property(unacknowledged))
+
+    async def main() -> None:
+        async def script(peer: Peer) -> None:
+            await peer.closed()
+
+        async with fake_server(script) as server, http_client(read=0.02) as http:
+            with pytest.raises(httpx.ReadTimeout, match=r"no answer within 0\.02 s"):
+                await http.post(server.base, content=b"data")
+        assert len(asked) == 2 * waits
+
+    run(main)
+
+
+def test_an_answer_that_stops_half_way_times_out() -> None:
+    """The rest of a response is due within the read timeout."""
+
+    async def main() -> None:
+        async def script(peer: Peer) -> None:
+            await peer.head()
+            await peer.send(b"HTTP/1.1 200 OK\r\nContent-Length: 5\r\n\r\nab")
+            await peer.closed()
+
+        async with fake_server(script) as server, http_client(read=0.05) as http:
+            with pytest.raises(httpx.ReadTimeout):
+                await http.get(server.base)
+
+    run(main)
+
+
+def test_a_server_that_stops_reading_times_out() -> None:
+    """A body that the server does not read fails after the write timeout."""
+
+    async def main() -> None:
+        done = asyncio.Event()
+
+        async def script(peer: Peer) -> None:
+            peer.writer.transport.pause_reading()  # type: ignore[attr-defined]
+            await done.wait()
+
+        async with fake_server(script) as server, http_client(write=0.05) as http:
+            with pytest.raises(httpx.WriteTimeout):
+                await http.post(server.base, content=endless(b"x" * 1_000_000))
+            done.set()
+
+    run(main)
+
+
+def test_an_error_of_the_body_comes_through() -> None:
+    """An exception of the body's own code is raised, and the connection is closed."""
+
+    async def main() -> None:
+        async def script(peer: Peer) -> None:
+            await peer.closed()
+
+        async def broken() -> AsyncIterator[bytes]:
+            yield b"x"
+            raise LookupError("mine")
+
+        async with fake_server(script) as server, http_client() as http:
+            with pytest.raises(LookupError, match="mine"):
+                await http.post(server.base, content=broken())
+
+    run(main)
+
+
+def test_cancelling_closes_the_connection_and_the_body() -> None:
+    """A cancelled request closes both."""
+
+    async def main() -> None:
+        body = Silent()
+        open_, closed = asyncio.Event(), asyncio.Event()
+
+        async def script(peer: Peer) -> None:
+            await peer.head()
+            open_.set()
+            await peer.closed()
+            closed.set()
+
+        async with fake_server(script) as server, http_client() as http:
+            async with anyio.create_task_group() as tasks:
+                tasks.start_soon(lambda: http.post(server.base, content=body))
+                await open_.wait()
+                tasks.cancel_scope.cancel()
+            await closed.wait()
+        assert body.cancelled
+
+    run(main)
+
+
+def test_a_body_longer_than_announced_is_a_local_error() -> None:
+    """It is refused before the excess reaches the wire."""
+
+    async def main() -> None:
+        async def script(peer: Peer) -> None:
+            await peer.closed()
+
+        async with fake_server(script) as server, http_client() as http:
+            with pytest.raises(httpx.LocalProtocolError):
+                await http.post(server.base, content=Chunks(b"four"), headers={"Content-Length": "3"})
+
+    run(main)
+
+
+@pytest.mark.parametrize("length", ["5", "4"])
+def test_a_body_shorter_than_announced_is_a_local_error(length: str) -> None:
+    """Its connection is closed; a body of the right length is sent."""
+
+    async def main() -> None:
+        async def script(peer: Peer) -> None:
+            await peer.head()
+            assert await peer.reader.readexactly(4) == b"four"
+            if length == "4":
+                await peer.answer(200)
+            await peer.closed()
+
+        async with fake_server(script) as server, http_client() as http:
+            sending = http.post(server.base, content=Chunks(b"fo", b"ur"), headers={"Content-Length": length})
+            if length == "4":
+                assert (await sending).status_code == 200
+            else:
+                with pytest.raises(httpx.LocalProtocolError):
+                    await sending
+
+    run(main)
+
+
+def test_a_live_body_that_nobody_reads_any_more_waits_for_the_answer(monkeypatch: pytest.MonkeyPatch) -> None:
+    """After a rejected write the response may still be on its way."""
+
+    async def rejected(self: Connection, write_s: float | None) -> bool:
+        return False
+
+    monkeypatch.setattr(Connection, "flush", rejected)
+
+    async def main() -> None:
+        async def script(peer: Peer) -> None:
+            await peer.head()
+            await peer.answer(413, {"Connection": "close"}, b"too large")
+            await peer.closed()
+
+        class Big(Written):
+            def start(self, writer: BodyWriter) -> None:
+                assert not writer.write(bytes(16 << 20))
+
+        async with fake_server(script) as server, http_client() as http:
+            assert (await http.send(live(http, server.base, Big()))).status_code == 413
+
+    run(main)
+
+
+def test_a_flood_of_interim_answers_stops_a_body() -> None:
+    """A request with a body ends if its server sends only interim responses."""
+
+    async def main() -> None:
+        async def script(peer: Peer) -> None:
+            await peer.head()
+            with suppress(ConnectionError):
+                while True:
+                    peer.writer.write(b"HTTP/1.1 100 Continue\r\n\r\n" * 4000)
+                    await peer.writer.drain()
+
+        async with fake_server(script) as server, http_client() as http:
+            with pytest.raises(httpx.RemoteProtocolError, match="interim answers"):
+                await http.post(server.base, content=Silent())
+
+    run(main)
+
+
+def test_a_cancellation_arrives_although_bytes_never_stop() -> None:
+    """A cancel scope ends a read whose peer always has bytes."""
+
+    async def main() -> None:
+        async def script(peer: Peer) -> None:
+            await peer.head()
+            peer.writer.write(b"HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n")
+            with suppress(ConnectionError):
+                while True:
+                    peer.writer.write(b"10000\r\n" + bytes(0x10000) + b"\r\n")
+                    await peer.writer.drain()
+
+        async with fake_server(script) as server, http_client() as http, http.stream("GET", server.base) as response:
+            with anyio.CancelScope() as scope:
+                chunks = 0
+                async for chunk in response.aiter_raw():
+                    chunks += len(chunk) > 0
+                    if chunks == 20:
+                        scope.cancel()
+                    assert chunks < 1000
+            assert scope.cancelled_caught
+
+    run(main)
+
+
+def test_an_exchange_of_nothing() -> None:
+    """A body that is announced and is none ends at once; the response's is read to its end, and may be closed twice."""
+
+    async def script(peer: Peer) -> None:
+        await peer.head()
+        assert await peer.body() == []
+        await peer.send(b"HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n2\r\nok\r\n0\r\n\r\n")
+        await peer.closed()
+
+    async def main() -> None:
+        async with fake_server(script) as server:
+            host, port = urlsplit(server.base).netloc.split(":")
+            stream = await connect_tcp(host, int(port))
+            connection = Connection(("http", host, int(port)), stream, stream)
+            head = b"POST / HTTP/1.1\r\nTransfer-Encoding: chunked\r\n\r\n"
+            response = await connection.exchange(RawRequest(connection.origin, head, None, None))
+            assert [await response.receive_chunk() for _ in range(2)] == [b"ok", b""]
+            await response.aclose()
+
+    run(main)
+
+
+def test_a_body_that_writes_itself_need_not_be_readable() -> None:
+    """One that is not says so."""
+    with pytest.raises(NotImplementedError, match="cannot be read"):
+        aiter(Written())

@@ -11,7 +11,7 @@ import httpx
 import pytest
 
 from tricklecast.trickle import wire
-from tricklecast.trickle.client.answers import Answer, Answered, Lost
+from tricklecast.trickle.client.answers import Answer, ExchangeOutcome, Lost
 from tricklecast.trickle.client.arguments import channel_urls
 from tricklecast.trickle.client.bridge import HttpxBody
 from tricklecast.trickle.client.nodes import CONNECT_S, PAUSE_S, Nodes, ask
@@ -38,10 +38,10 @@ BROKEN = Lost(ConnectionLost(seq=7, detail="reset"))
 SILENT = Lost(ConnectionLost(seq=7, detail="no answer"), waited_s=5.0)
 
 
-def answer(status: int = 200, detail: str = "", **headers: str) -> Answered:
+def answer(status: int = 200, detail: str = "", **headers: str) -> Answer:
     """A whole response."""
     named = {wire.RETRY_AFTER if name == "after" else wire.NODE: value for name, value in headers.items()}
-    return Answered(Answer(status, named, detail=detail), HttpxBody(httpx.Response(200)))
+    return Answer(status, named, detail=detail, body=HttpxBody(httpx.Response(200)))
 
 
 OK = answer()
@@ -56,22 +56,22 @@ class Asked:
     """
 
     nodes: Nodes
-    ends: list[Answered | Lost]
+    ends: list[ExchangeOutcome]
     at: list[ChannelURL] = field(default_factory=list)
     pauses: list[float] = field(default_factory=list)
     moves: list[tuple[TrickleError, float]] = field(default_factory=list)
 
-    def ask(self, **options: Any) -> Answered | Lost:
+    def ask(self, **options: Any) -> ExchangeOutcome:
         """Make it."""
 
-        async def request(url: ChannelURL) -> Answered | Lost:
+        async def request(url: ChannelURL) -> ExchangeOutcome:
             self.at.append(url)
             return self.ends.pop(0)
 
         async def sleep(seconds: float) -> None:
             self.pauses.append(seconds)
 
-        async def main() -> Answered | Lost:
+        async def main() -> ExchangeOutcome:
             on_move = lambda error, pause_s: self.moves.append((error, pause_s))  # noqa: E731
             return await ask(self.nodes, request, seq=7, on_move=on_move, sleep=sleep, **options)
 
@@ -263,7 +263,7 @@ def test_if_no_node_can_be_reached_the_error_names_all() -> None:
 def test_secrets_are_not_told() -> None:
     """Neither the user of a URL nor its query."""
     urls = channel_urls("http://me:secret@a/cam?token=abc,http://me:secret@b/cam")
-    told = str(Asked(nodes(*urls), [answer(503), answer(503)]).ask().answer)  # type: ignore[union-attr]
+    told = str(Asked(nodes(*urls), [answer(503), answer(503)]).ask())
     assert "secret" not in told
     assert "abc" not in told
 
@@ -272,34 +272,35 @@ def test_if_all_refuse_the_one_that_may_be_asked_first_counts() -> None:
     """The error says what each has said; a node that names no time comes last."""
     asked = Asked(nodes(), [answer(502, "Bad Gateway"), answer(503, "Draining", after="3"), REFUSED])
     found = asked.ask()
-    assert isinstance(found, Answered)
-    assert (found.answer.status, found.answer.retry_after_s) == (503, 3.0)
-    assert found.answer.detail == (
+    assert isinstance(found, Answer)
+    assert (found.status, found.retry_after_s) == (503, 3.0)
+    assert found.detail == (
         "http://a:2939: HTTP 502 Bad Gateway; http://b:2939: HTTP 503 Draining; http://c:2939: Connection refused"
     )
     found = Asked(nodes(), [answer(503, after="3"), answer(503, after="1"), answer(503, after="2")]).ask()
-    assert isinstance(found, Answered)
-    assert found.answer.retry_after_s == 1.0
+    assert isinstance(found, Answer)
+    assert found.retry_after_s == 1.0
 
 
 def test_a_mirror_among_several_nodes_is_waited_for() -> None:
     """It says that another server takes publishers; that may be one of them, or it is promoted soon."""
     alone, several = answer(503), answer(503)
     for one in (alone, several):
-        one.answer.headers[wire.ELSEWHERE] = "1"  # type: ignore[index]
+        one.headers = {**one.headers, wire.ELSEWHERE: "1"}
     found = Asked(nodes(A), [alone]).ask(), Asked(nodes(A, B), [several, REFUSED]).ask()
-    assert [one.answer.error(None).elsewhere for one in found] == [True, False]  # type: ignore[union-attr]
+    errors = [one.error(None) for one in found if isinstance(one, Answer)]
+    assert [isinstance(one, Refused) and one.elsewhere for one in errors] == [True, False]
 
 
 def test_a_body_that_was_begun_does_not_go_to_another_node_by_itself() -> None:
     """Its publisher sends it again, at another node, for which the refusal's Retry-After does not count."""
     asked = Asked(nodes(A, B), [answer(503, "Draining", after="300"), answer(502), answer(503, after="9")])
     found = asked.ask(is_untouched=lambda: False)
-    assert isinstance(found, Answered)
-    assert (found.answer.retry_after_s, found.answer.detail) == (0.0, "Draining")
+    assert isinstance(found, Answer)
+    assert (found.retry_after_s, found.detail) == (0.0, "Draining")
     found = asked.ask(is_untouched=lambda: False)
-    assert isinstance(found, Answered)
-    assert (found.answer.status, found.answer.retry_after_s) == (502, None)
+    assert isinstance(found, Answer)
+    assert (found.status, found.retry_after_s) == (502, None)
     assert asked.at == [A, B]
     asked.ask(is_untouched=lambda: False)
     assert asked.at == [A, B, A]
@@ -310,8 +311,8 @@ def test_no_node_is_asked_twice_in_a_round() -> None:
     found = nodes(A, B)
     asked = Asked(found, [REFUSED])
 
-    async def main() -> Answered | Lost:
-        async def request(url: ChannelURL) -> Answered | Lost:
+    async def main() -> ExchangeOutcome:
+        async def request(url: ChannelURL) -> ExchangeOutcome:
             asked.at.append(url)
             if url == A:
                 found.failed(A)

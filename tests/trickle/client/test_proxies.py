@@ -10,10 +10,9 @@ from pathlib import Path
 import pytest
 
 from tests.support.peers import Head, Peer, fake_server, run
-from tricklecast.trickle.client.answers import Answered, Lost, exchange
+from tricklecast.trickle.client.answers import Answer, Lost, exchange
 from tricklecast.trickle.client.proxies import PORT, Proxy, open_tunnel, proxy_for
-from tricklecast.trickle.client.sender import TrickleClient
-from tricklecast.trickle.client.transport import RequestTimeouts
+from tricklecast.trickle.client.transport import RequestTimeouts, TrickleClient
 from tricklecast.trickle.errors import ConnectionLost
 
 
@@ -85,7 +84,7 @@ def test_a_request_goes_through_the_proxy(certificate: Path, monkeypatch: pytest
             monkeypatch.setenv("HTTPS_PROXY", address)
             async with TrickleClient(trust, timeout=RequestTimeouts.each(5.0)) as http:
                 found = await exchange(http, "GET", f"{server.base}/cam/next")
-            assert isinstance(found, Answered)
+            assert isinstance(found, Answer)
             [head] = asked
             assert head.method == "CONNECT"
             assert head.path == head.headers["host"] == server.base.split("/")[2]

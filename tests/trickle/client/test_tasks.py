@@ -10,7 +10,7 @@ import anyio
 import pytest
 
 from tests.subscriber.fake import run
-from tricklecast.trickle.client.tasks import BackgroundTask, Notifier, clock
+from tricklecast.trickle.client.tasks import BackgroundTask, Notifier, beside, clock
 from tricklecast.trickle.errors import ClosedHere
 
 
@@ -220,3 +220,24 @@ def test_both_backends_do_the_same(backend: str) -> None:
         await task.stop()
 
     anyio.run(main, backend=backend)
+
+
+def test_work_beside_a_wait_ends_with_it() -> None:
+    """The wait's result counts; an error of either side comes out as it is, and ends the other side."""
+
+    async def main() -> None:
+        async def now() -> str:
+            return "result"
+
+        async def fails() -> None:
+            raise LookupError("mine") from ValueError("cause")
+
+        work = Work()
+        assert await beside(work, now) == "result"
+        assert work.ended
+        for pair in ((work, fails), (fails, Work())):
+            with pytest.raises(LookupError, match="mine") as caught:
+                await beside(*pair)
+            assert isinstance(caught.value.__cause__, ValueError)
+
+    run(main)

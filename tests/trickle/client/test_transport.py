@@ -1,4 +1,4 @@
-"""The duplex transport against servers that respond early, late, wrongly or not at all."""
+"""Requests of a client, with and without httpx, against servers that respond early, late, wrongly or not at all."""
 
 from __future__ import annotations
 
@@ -7,237 +7,25 @@ import contextlib
 import ssl
 from collections.abc import AsyncIterator
 from pathlib import Path
-from urllib.parse import urlsplit
+from urllib.parse import quote, urlsplit
 
 import anyio
 import anyio.lowlevel
 import httpx
 import pytest
 
-from tests.support.peers import Peer, fake_server, run
-from tricklecast.trickle.client.bridge import Streamed, TrickleTransport
-from tricklecast.trickle.client.connection import Connection
+from tests.support.bodies import Chunks, Silent, Written, endless, http_client, live
+from tests.support.peers import Head, Peer, fake_server, run
+from tricklecast.trickle.bearer import Bearer
+from tricklecast.trickle.client import faults
+from tricklecast.trickle.client.answers import Answer, exchange
+from tricklecast.trickle.client.bridge import TrickleTransport
+from tricklecast.trickle.client.connection import BodyWriter, LiveBody, RawRequest
 from tricklecast.trickle.client.sockets import SocketStream
-from tricklecast.trickle.client.transport import BodyWriter, LiveBody, Pool, RawRequest, RequestTimeouts
+from tricklecast.trickle.client.transport import Pool, RequestTimeouts, TrickleClient, origin_of
+from tricklecast.trickle.paths import ChannelURL
 
 EMPTY_200 = b"HTTP/1.1 200 OK\r\nContent-Length: 0\r\n\r\n"
-
-
-def client(**timeouts: float) -> httpx.AsyncClient:
-    """An httpx client on the transport under test."""
-    return httpx.AsyncClient(transport=TrickleTransport(), timeout=httpx.Timeout(**{"timeout": 10.0, **timeouts}))
-
-
-async def endless(chunk: bytes = b"x" * 1000) -> AsyncIterator[bytes]:
-    """A body that never ends."""
-    while True:
-        yield chunk
-        await anyio.lowlevel.checkpoint()
-
-
-class Silent(httpx.AsyncByteStream):
-    """A body whose first chunk never comes; it records how it ended."""
-
-    def __init__(self) -> None:
-        self.asked = anyio.Event()
-        self.cancelled = False
-
-    async def __aiter__(self) -> AsyncIterator[bytes]:
-        self.asked.set()
-        try:
-            await anyio.sleep_forever()
-            yield b""
-        except BaseException:
-            self.cancelled = True
-            raise
-
-
-def test_a_chunk_is_an_http_chunk_and_leaves_while_the_body_is_open() -> None:
-    """Each chunk is on the wire before the next one exists."""
-
-    async def main() -> None:
-        seen: list[bytes | None] = []
-        step = asyncio.Event()
-
-        async def script(peer: Peer) -> None:
-            head = await peer.head()
-            assert head.headers["transfer-encoding"] == "chunked"
-            for _ in range(3):
-                seen.append(await peer.chunk())
-                step.set()
-            await peer.answer(200)
-
-        async def body() -> AsyncIterator[bytes]:
-            for chunk in (b"one", b"two" * 20_000):
-                yield chunk
-                await step.wait()
-                step.clear()
-
-        async with fake_server(script) as server, client() as http:
-            response = await http.post(server.base, content=body())
-        assert response.status_code == 200
-        assert seen == [b"one", b"two" * 20_000, None]
-
-    run(main())
-
-
-def test_the_head_leaves_before_the_first_chunk() -> None:
-    """A preconnect reaches the server at once, and an early response ends the request."""
-
-    async def main() -> None:
-        body = Silent()
-
-        async def script(peer: Peer) -> None:
-            head = await peer.head()
-            assert (head.method, head.path) == ("POST", "/trickle/c/1?token=a")
-            await peer.answer(404, {"Connection": "close"}, b"Stream not found")
-
-        async with fake_server(script) as server, client() as http:
-            response = await http.post(f"{server.base}/c/1?token=a", content=body)
-        assert (response.status_code, response.text) == (404, "Stream not found")
-        assert body.cancelled
-
-    run(main())
-
-
-@pytest.mark.parametrize("reset", [False, True])
-def test_an_answer_in_the_middle_of_the_body_stops_it(reset: bool) -> None:
-    """The response is read, also if the server then resets the connection."""
-
-    async def main() -> None:
-        async def script(peer: Peer) -> None:
-            await peer.head()
-            await peer.chunk()
-            await peer.answer(413, {"Connection": "close"}, b"too large")
-            if reset:
-                # After a close with unread bytes in its buffer, the kernel resets the connection at the next byte.
-                peer.writer.transport.abort()
-            else:
-                await peer.closed()
-
-        async with fake_server(script) as server, client() as http:
-            response = await http.post(server.base, content=endless())
-        assert (response.status_code, response.text) == (413, "too large")
-
-    run(main())
-
-
-class Written(LiveBody):
-    """A body that a test writes through ``writer``.
-
-    Attributes:
-        starts: how often it was started.
-    """
-
-    def __init__(self) -> None:
-        self.writer: BodyWriter | None = None
-        self.starts = 0
-        self.begun = anyio.Event()
-        self.resumed = anyio.Event()
-
-    def start(self, writer: BodyWriter) -> None:
-        self.writer = writer
-        self.starts += 1
-        self.begun.set()
-
-    def resume(self) -> None:
-        resumed, self.resumed = self.resumed, anyio.Event()
-        resumed.set()
-
-    def detach(self) -> None:
-        self.writer = None
-
-
-def live(http: httpx.AsyncClient, url: str, body: LiveBody) -> httpx.Request:
-    """A request with a live body."""
-    request = http.build_request("POST", url, headers={"Transfer-Encoding": "chunked"})
-    request.stream = Streamed(body)
-    return request
-
-
-def test_a_live_body_is_written_by_any_task() -> None:
-    """A chunk leaves at once, in the task that has it; after a full socket the body is resumed."""
-
-    async def main() -> None:
-        step, over = asyncio.Event(), asyncio.Event()
-        big = b"x" * (16 << 20)
-
-        async def script(peer: Peer) -> None:
-            await peer.head()
-            assert await peer.chunk() == b"one"
-            step.set()
-            assert await peer.body() == [b"two", big, big, b"end"]
-            await peer.answer(200)
-            over.set()
-
-        async with fake_server(script) as server, client() as http:
-            body, answers = Written(), []
-
-            async def send() -> None:
-                answers.append(await http.send(live(http, server.base, body)))
-
-            async with anyio.create_task_group() as tasks:
-                tasks.start_soon(send)
-                await body.begun.wait()
-                assert body.writer is not None
-                assert body.writer.write(b"one")
-                await step.wait()
-                assert body.writer.write(b"two")
-                for _ in range(2):
-                    resumed = body.resumed
-                    assert not body.writer.write(big)
-                    await resumed.wait()
-                resumed = body.resumed
-                body.writer.pause()
-                await resumed.wait()
-                assert body.writer.write(b"end", last=True)
-                await over.wait()
-            assert [answer.status_code for answer in answers] == [200]
-            assert body.writer is None
-
-    run(main())
-
-
-def test_an_end_without_room_follows_the_chunk_before_it() -> None:
-    """The response is waited for while the body's end waits for room."""
-
-    async def main() -> None:
-        big = b"x" * (16 << 20)
-
-        async def script(peer: Peer) -> None:
-            await peer.head()
-            assert await peer.body() == [big]
-            await peer.answer(200)
-
-        class Big(Written):
-            def start(self, writer: BodyWriter) -> None:
-                assert not writer.write(big)
-                writer.end()
-
-        async with fake_server(script) as server, client() as http:
-            assert (await http.send(live(http, server.base, Big()))).status_code == 200
-
-    run(main())
-
-
-def test_the_last_chunk_and_the_end_leave_together() -> None:
-    """A short message takes one packet behind its head."""
-
-    async def main() -> None:
-        async def script(peer: Peer) -> None:
-            await peer.head()
-            assert await peer.reader.read(100) == b"3\r\nall\r\n0\r\n\r\n"
-            await peer.answer(200)
-
-        async with fake_server(script) as server, client() as http:
-            body = Written()
-            async with anyio.create_task_group() as tasks:
-                tasks.start_soon(http.send, live(http, server.base, body))
-                await body.begun.wait()
-                assert body.writer is not None
-                assert body.writer.write(b"all", last=True)
-
-    run(main())
 
 
 @pytest.mark.parametrize("ends", [False, True])
@@ -264,28 +52,11 @@ def test_a_live_body_starts_again_on_the_connection_that_replaces_a_dead_one(end
                 elif self.starts == 2:
                     assert writer.write(b"one", last=True)
 
-        async with fake_server(stale, fresh) as server, client() as http:
+        async with fake_server(stale, fresh) as server, http_client() as http:
             await http.get(server.base)
             body = Twice()
             assert (await http.send(live(http, server.base, body))).status_code == 200
             assert body.starts == 2
-
-    run(main())
-
-
-def test_interim_answers_are_skipped() -> None:
-    """Interim responses on an idle preconnect do not end the request."""
-
-    async def main() -> None:
-        async def script(peer: Peer) -> None:
-            await peer.head()
-            await peer.send(b"HTTP/1.1 100 Continue\r\n\r\n" * 3)
-            await peer.send(b"HTTP/1.1 103 Early Hints\r\nLink: x\r\n\r\n")
-            await peer.answer(200, {"Lp-Trickle-Seq": 7})
-
-        async with fake_server(script) as server, client() as http:
-            response = await http.post(server.base, content=Silent())
-        assert response.headers["lp-trickle-seq"] == "7"
 
     run(main())
 
@@ -301,7 +72,7 @@ def test_a_clean_connection_is_used_again() -> None:
                 await peer.answer(200, body=b"ok")
             await peer.closed()
 
-        async with fake_server(script) as server, client() as http:
+        async with fake_server(script) as server, http_client() as http:
             for _ in range(2):
                 assert (await http.post(server.base, content=Chunks(b"data"))).text == "ok"
             assert (await http.get(server.base)).text == "ok"
@@ -324,23 +95,12 @@ def test_a_connection_is_not_used_again_after_an_early_answer_or_a_close() -> No
             await peer.answer(200, {"Connection": "close"})
             await peer.closed()
 
-        async with fake_server(early, closing, closing) as server, client() as http:
+        async with fake_server(early, closing, closing) as server, http_client() as http:
             for content in (Silent(), b"", b""):
                 assert (await http.post(server.base, content=content)).status_code == 200
             assert len(server.peers) == 3
 
     run(main())
-
-
-class Chunks(httpx.AsyncByteStream):
-    """A body of given chunks."""
-
-    def __init__(self, *chunks: bytes) -> None:
-        self._chunks = chunks
-
-    async def __aiter__(self) -> AsyncIterator[bytes]:
-        for chunk in self._chunks:
-            yield chunk
 
 
 def test_a_pooled_connection_that_was_closed_is_not_used() -> None:
@@ -356,7 +116,7 @@ def test_a_pooled_connection_that_was_closed_is_not_used() -> None:
             await peer.writer.wait_closed()
             gone.set()
 
-        async with fake_server(once) as server, client() as http:
+        async with fake_server(once) as server, http_client() as http:
             for _ in range(2):
                 await http.get(server.base)
                 await gone.wait()
@@ -381,7 +141,7 @@ def test_a_stale_connection_is_replaced_once(method: str) -> None:
             await peer.head()
             await peer.answer(200, body=b"fresh")
 
-        async with fake_server(stale, fresh) as server, client() as http:
+        async with fake_server(stale, fresh) as server, http_client() as http:
             await http.get(server.base)
             content = Silent() if method == "POST" else None
             response = await http.request(method, server.base, content=content)
@@ -400,7 +160,7 @@ def test_a_get_whose_pooled_connection_ends_fails() -> None:
             await peer.head()
             peer.reset()
 
-        async with fake_server(script) as server, client() as http:
+        async with fake_server(script) as server, http_client() as http:
             await http.get(server.base)
             with pytest.raises(httpx.ReadError):
                 await http.get(server.base)
@@ -431,7 +191,7 @@ def test_the_body_continues_on_the_connection_that_replaced_a_stale_one() -> Non
             await replaced.wait()
             yield b"late"
 
-        async with fake_server(stale, fresh) as server, client() as http:
+        async with fake_server(stale, fresh) as server, http_client() as http:
             await http.get(server.base)
             assert (await http.post(server.base, content=body())).status_code == 200
 
@@ -466,7 +226,7 @@ def test_a_chunk_that_meets_the_death_of_its_connection_is_sent_or_refused(steps
             if not empty:
                 yield b"chunk"
 
-        async with fake_server(stale, fresh) as server, client() as http:
+        async with fake_server(stale, fresh) as server, http_client() as http:
             await http.get(server.base)
             try:
                 response = await http.post(server.base, content=body())
@@ -486,7 +246,7 @@ def test_a_fresh_connection_that_breaks_is_not_replaced() -> None:
             await peer.head()
             peer.reset()
 
-        async with fake_server(script) as server, client() as http:
+        async with fake_server(script) as server, http_client() as http:
             with pytest.raises(httpx.ReadError):
                 await http.get(server.base)
             assert len(server.peers) == 1
@@ -505,109 +265,11 @@ def test_a_stale_connection_is_not_replaced_after_a_body_byte() -> None:
             await peer.chunk()
             peer.reset()
 
-        async with fake_server(stale) as server, client() as http:
+        async with fake_server(stale) as server, http_client() as http:
             await http.get(server.base)
             with pytest.raises(httpx.ReadError):
                 await http.post(server.base, content=endless())
             assert len(server.peers) == 1
-
-    run(main())
-
-
-@pytest.mark.parametrize(
-    ("answer", "error"),
-    [
-        (b"", httpx.ReadError),
-        (b"HTT", httpx.ReadError),
-        (b"HTTP/1.1 200 OK\r\nConte", httpx.ReadError),
-        (b"SSH-2.0-OpenSSH_9.6\r\n", httpx.RemoteProtocolError),
-        (b"HTTP/1.1 200 OK\r\nX: " + b"x" * 100_000, httpx.RemoteProtocolError),
-        (b"HTTP/1.1 100 Continue\r\n\r\n", httpx.ReadError),
-    ],
-    ids=["nothing", "half a word", "half a head", "another protocol", "huge header", "interim only"],
-)
-def test_a_connection_that_ends_without_an_answer(answer: bytes, error: type[Exception]) -> None:
-    """No response, or a part of one, is a ReadError; a wrong one is a RemoteProtocolError."""
-
-    async def main() -> None:
-        async def script(peer: Peer) -> None:
-            await peer.head()
-            with contextlib.suppress(ConnectionError):
-                await peer.send(answer)
-
-        async with fake_server(script) as server, client() as http:
-            with pytest.raises(error):
-                await http.post(server.base, content=Silent())
-
-    run(main())
-
-
-@pytest.mark.parametrize(
-    ("rest", "error"),
-    [
-        (b"3\r\nabc\r\n", httpx.ReadError),
-        (b"nonsense\r\n", httpx.RemoteProtocolError),
-        (None, httpx.ReadError),
-    ],
-    ids=["cut", "garbage", "reset"],
-)
-def test_a_response_body_that_breaks(rest: bytes | None, error: type[Exception]) -> None:
-    """The read of a cut body raises."""
-
-    async def main() -> None:
-        async def script(peer: Peer) -> None:
-            await peer.head()
-            await peer.send(b"HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n")
-            if rest is None:
-                peer.reset()
-            else:
-                await peer.send(rest)
-
-        async with fake_server(script) as server, client() as http:
-            with pytest.raises(error):
-                await http.get(server.base)
-
-    run(main())
-
-
-def test_the_response_s_body_is_read_in_either_way() -> None:
-    """Joined or chunk by chunk; an early close closes the connection."""
-
-    async def main() -> None:
-        async def script(peer: Peer) -> None:
-            await peer.head()
-            await peer.send(b"HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n1\r\na\r\n1\r\nb\r\n")
-            await peer.closed()
-
-        transport = TrickleTransport()
-        async with fake_server(script) as server, httpx.AsyncClient(transport=transport, timeout=None) as http:
-            response = await http.send(http.build_request("GET", server.base), stream=True)
-            body = response.extensions["body"]
-            assert await body.receive_chunk() == b"a"
-            assert await body.receive() == b"b"
-            body.close()
-            body.close()
-            assert await body.receive() == b""
-
-    run(main())
-
-
-def test_a_body_that_is_over_has_its_trailers_and_no_more_bytes() -> None:
-    """Later reads return nothing."""
-
-    async def main() -> None:
-        async def script(peer: Peer) -> None:
-            await peer.head()
-            await peer.send(b"HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n0\r\nX-End: yes\r\n\r\n")
-            await peer.closed()
-
-        async with fake_server(script) as server, client() as http:
-            response = await http.send(http.build_request("GET", server.base), stream=True)
-            body = response.extensions["body"]
-            assert await body.receive() == b""
-            assert response.extensions["trailers"]["x-end"] == "yes"
-            body.limit_silence(1.0)
-            assert await body.receive_chunk() == b""
 
     run(main())
 
@@ -619,7 +281,7 @@ def test_a_handshake_that_is_closed_is_no_connection() -> None:
         async def script(peer: Peer) -> None:
             await peer.reader.read(1)
 
-        async with fake_server(script) as server, client() as http:
+        async with fake_server(script) as server, http_client() as http:
             with pytest.raises(httpx.ConnectError):
                 await http.get(server.base.replace("http:", "https:"))
 
@@ -651,26 +313,10 @@ def test_a_plain_iterator_is_left_as_it_is() -> None:
             assert await peer.body() == [b"data"]
             await peer.answer(200)
 
-        async with fake_server(script) as server, client() as http:
+        async with fake_server(script) as server, http_client() as http:
             request = http.build_request("POST", server.base, headers={"Transfer-Encoding": "chunked"})
             request.stream = Body()
             assert (await http.send(request)).status_code == 200
-
-    run(main())
-
-
-def test_an_end_that_cannot_be_told_from_a_cut_is_refused() -> None:
-    """A GET's body that ends with the connection could be a part of a segment."""
-
-    async def main() -> None:
-        async def script(peer: Peer) -> None:
-            await peer.head()
-            await peer.send(b"HTTP/1.1 200 OK\r\n\r\nbody")
-
-        async with fake_server(script) as server, client() as http:
-            with pytest.raises(httpx.RemoteProtocolError):
-                await http.get(server.base)
-            assert (await http.delete(server.base)).text == "body"
 
     run(main())
 
@@ -683,11 +329,11 @@ def test_no_connection() -> None:
             await peer.reader.read(10)
             await peer.send(b"HTTP/1.1 400 Bad Request\r\n\r\n")
 
-        async with fake_server(not_tls) as server, client() as http:
+        async with fake_server(not_tls) as server, http_client() as http:
             with pytest.raises(httpx.ConnectError, match="does not speak TLS: the URL may have to begin with http://"):
                 await http.get(server.base.replace("http:", "https:"))
             url = server.base
-        async with client() as http:
+        async with http_client() as http:
             with pytest.raises(httpx.ConnectError):
                 await http.get(url)
             with pytest.raises(httpx.UnsupportedProtocol):
@@ -703,7 +349,7 @@ def test_a_server_that_closes_without_a_word_may_want_tls() -> None:
         async def silent(peer: Peer) -> None:
             await peer.reader.readuntil(b"\r\n\r\n")
 
-        async with fake_server(silent) as server, client() as http:
+        async with fake_server(silent) as server, http_client() as http:
             with pytest.raises(httpx.ReadError, match=r"without an answer .* https://"):
                 await http.get(server.base)
 
@@ -721,192 +367,10 @@ def test_a_server_that_has_answered_before_wants_no_tls() -> None:
         async def silent(peer: Peer) -> None:
             await peer.head()
 
-        async with fake_server(answers, silent) as server, client() as http:
+        async with fake_server(answers, silent) as server, http_client() as http:
             await http.get(server.base)
             with pytest.raises(httpx.ReadError, match=r"without an answer$"):
                 await http.get(server.base)
-
-    run(main())
-
-
-def test_the_answer_is_due_once_the_body_has_ended() -> None:
-    """An open body may wait for ever, a finished one for the read timeout."""
-
-    async def main() -> None:
-        async def script(peer: Peer) -> None:
-            await peer.closed()
-
-        body = Silent()
-        async with fake_server(script) as server, client(read=0.05) as http:
-            with anyio.move_on_after(0.3) as open_body:
-                await http.post(server.base, content=body)
-            assert open_body.cancelled_caught
-            with pytest.raises(httpx.ReadTimeout):
-                await http.post(server.base, content=b"over")
-            with pytest.raises(httpx.ReadTimeout):
-                await http.get(server.base)
-
-    run(main())
-
-
-def test_a_body_that_has_ended_has_nothing_more() -> None:
-    """It has its trailers. Its limits do not touch the next request on its connection."""
-
-    async def script(peer: Peer) -> None:
-        await peer.head()
-        await peer.send(b"HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n4\r\ndata\r\n0\r\nX-End: 1\r\n\r\n")
-
-    async def main() -> None:
-        async with fake_server(script) as server, client() as http:
-            response = await http.send(http.build_request("GET", server.base), stream=True)
-            body = response.extensions["body"]
-            assert await body.receive() == b"data"
-            assert body.trailer("X-End") is None
-            for _ in range(2):
-                assert await body.receive() == b""
-                assert await body.receive_chunk() == b""
-                body.limit_silence(0.01)
-            assert (body.trailer("X-End"), body.trailer("X-Other")) == ("1", None)
-            await response.aclose()
-
-    run(main())
-
-
-@pytest.mark.parametrize(("left", "waits"), [([9, 6, 3, 0], 3), ([9, 6, 6], 2), ([0, 0], 1), ([5, 9], 1)])
-def test_the_answer_is_due_once_the_body_has_arrived(
-    left: list[int], waits: int, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """While bytes in this host's buffers get less, the timeout does not fire."""
-    asked: list[int] = []
-
-    def unacknowledged(self: SocketStream) -> int:
-        # Asked once before each wait, and once after it.
-        asked.append(left[min((len(asked) + 1) // 2, len(left) - 1)])
-        return asked[-1]
-
-    monkeypatch.setattr(SocketStream, "unacknowledged", property(unacknowledged))
-
-    async def main() -> None:
-        async def script(peer: Peer) -> None:
-            await peer.closed()
-
-        async with fake_server(script) as server, client(read=0.02) as http:
-            with pytest.raises(httpx.ReadTimeout, match=r"no answer within 0\.02 s"):
-                await http.post(server.base, content=b"data")
-        assert len(asked) == 2 * waits
-
-    run(main())
-
-
-def test_an_answer_that_stops_half_way_times_out() -> None:
-    """The rest of a response is due within the read timeout."""
-
-    async def main() -> None:
-        async def script(peer: Peer) -> None:
-            await peer.head()
-            await peer.send(b"HTTP/1.1 200 OK\r\nContent-Length: 5\r\n\r\nab")
-            await peer.closed()
-
-        async with fake_server(script) as server, client(read=0.05) as http:
-            with pytest.raises(httpx.ReadTimeout):
-                await http.get(server.base)
-
-    run(main())
-
-
-def test_a_server_that_stops_reading_times_out() -> None:
-    """A body that the server does not read fails after the write timeout."""
-
-    async def main() -> None:
-        done = asyncio.Event()
-
-        async def script(peer: Peer) -> None:
-            peer.writer.transport.pause_reading()  # type: ignore[attr-defined]
-            await done.wait()
-
-        async with fake_server(script) as server, client(write=0.05) as http:
-            with pytest.raises(httpx.WriteTimeout):
-                await http.post(server.base, content=endless(b"x" * 1_000_000))
-            done.set()
-
-    run(main())
-
-
-def test_an_error_of_the_body_comes_through() -> None:
-    """An exception of the body's own code is raised, and the connection is closed."""
-
-    async def main() -> None:
-        async def script(peer: Peer) -> None:
-            await peer.closed()
-
-        async def broken() -> AsyncIterator[bytes]:
-            yield b"x"
-            raise LookupError("mine")
-
-        async with fake_server(script) as server, client() as http:
-            with pytest.raises(LookupError, match="mine"):
-                await http.post(server.base, content=broken())
-
-    run(main())
-
-
-def test_cancelling_closes_the_connection_and_the_body() -> None:
-    """A cancelled request closes both."""
-
-    async def main() -> None:
-        body = Silent()
-        open_, closed = asyncio.Event(), asyncio.Event()
-
-        async def script(peer: Peer) -> None:
-            await peer.head()
-            open_.set()
-            await peer.closed()
-            closed.set()
-
-        async with fake_server(script) as server, client() as http:
-            async with anyio.create_task_group() as tasks:
-                tasks.start_soon(lambda: http.post(server.base, content=body))
-                await open_.wait()
-                tasks.cancel_scope.cancel()
-            await closed.wait()
-        assert body.cancelled
-
-    run(main())
-
-
-def test_a_body_longer_than_announced_is_a_local_error() -> None:
-    """It is refused before the excess reaches the wire."""
-
-    async def main() -> None:
-        async def script(peer: Peer) -> None:
-            await peer.closed()
-
-        async with fake_server(script) as server, client() as http:
-            with pytest.raises(httpx.LocalProtocolError):
-                await http.post(server.base, content=Chunks(b"four"), headers={"Content-Length": "3"})
-
-    run(main())
-
-
-@pytest.mark.parametrize("length", ["5", "4"])
-def test_a_body_shorter_than_announced_is_a_local_error(length: str) -> None:
-    """Its connection is closed; a body of the right length is sent."""
-
-    async def main() -> None:
-        async def script(peer: Peer) -> None:
-            await peer.head()
-            assert await peer.reader.readexactly(4) == b"four"
-            if length == "4":
-                await peer.answer(200)
-            await peer.closed()
-
-        async with fake_server(script) as server, client() as http:
-            sending = http.post(server.base, content=Chunks(b"fo", b"ur"), headers={"Content-Length": length})
-            if length == "4":
-                assert (await sending).status_code == 200
-            else:
-                with pytest.raises(httpx.LocalProtocolError):
-                    await sending
 
     run(main())
 
@@ -969,7 +433,7 @@ def test_over_tls_everything_is_the_same(certificate: Path) -> None:
                 assert len(server.peers) == 1
                 with pytest.raises(httpx.ReadError):
                     await http.post(server.base, content=endless())
-            async with client() as http:
+            async with http_client() as http:
                 with pytest.raises(httpx.ConnectError, match="certificate verify failed"):
                     await http.get(server.base)
             async with httpx.AsyncClient(transport=TrickleTransport(verify=False)) as http:
@@ -988,76 +452,9 @@ def test_a_connection_that_is_not_made_in_time(monkeypatch: pytest.MonkeyPatch) 
 
     async def main() -> None:
         monkeypatch.setattr("tricklecast.trickle.client.transport.connect_tcp", never)
-        async with client(connect=0.01) as http:
+        async with http_client(connect=0.01) as http:
             with pytest.raises(httpx.ConnectTimeout, match="host did not answer in time"):
                 await http.get("http://host/")
-
-    run(main())
-
-
-def test_a_live_body_that_nobody_reads_any_more_waits_for_the_answer(monkeypatch: pytest.MonkeyPatch) -> None:
-    """After a rejected write the response may still be on its way."""
-
-    async def rejected(self: Connection, stall_s: float | None) -> bool:
-        return False
-
-    monkeypatch.setattr(Connection, "flush", rejected)
-
-    async def main() -> None:
-        async def script(peer: Peer) -> None:
-            await peer.head()
-            await peer.answer(413, {"Connection": "close"}, b"too large")
-            await peer.closed()
-
-        class Big(Written):
-            def start(self, writer: BodyWriter) -> None:
-                assert not writer.write(bytes(16 << 20))
-
-        async with fake_server(script) as server, client() as http:
-            assert (await http.send(live(http, server.base, Big()))).status_code == 413
-
-    run(main())
-
-
-def test_a_flood_of_interim_answers_stops_a_body() -> None:
-    """A request with a body ends if its server sends only interim responses."""
-
-    async def main() -> None:
-        async def script(peer: Peer) -> None:
-            await peer.head()
-            with contextlib.suppress(ConnectionError):
-                while True:
-                    peer.writer.write(b"HTTP/1.1 100 Continue\r\n\r\n" * 4000)
-                    await peer.writer.drain()
-
-        async with fake_server(script) as server, client() as http:
-            with pytest.raises(httpx.RemoteProtocolError, match="interim answers"):
-                await http.post(server.base, content=Silent())
-
-    run(main())
-
-
-def test_a_cancellation_arrives_although_bytes_never_stop() -> None:
-    """A cancel scope ends a read whose peer always has bytes."""
-
-    async def main() -> None:
-        async def script(peer: Peer) -> None:
-            await peer.head()
-            peer.writer.write(b"HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n")
-            with contextlib.suppress(ConnectionError):
-                while True:
-                    peer.writer.write(b"10000\r\n" + bytes(0x10000) + b"\r\n")
-                    await peer.writer.drain()
-
-        async with fake_server(script) as server, client() as http, http.stream("GET", server.base) as response:
-            with anyio.CancelScope() as scope:
-                chunks = 0
-                async for chunk in response.aiter_raw():
-                    chunks += len(chunk) > 0
-                    if chunks == 20:
-                        scope.cancel()
-                    assert chunks < 1000
-            assert scope.cancelled_caught
 
     run(main())
 
@@ -1075,7 +472,7 @@ def test_a_pool_is_used_without_httpx() -> None:
             pool, limit = Pool(), RequestTimeouts.each(5.0)
             origin = ("http", "127.0.0.1", urlsplit(server.base).port or 0)
             head = b"GET / HTTP/1.1\r\nHost: h\r\n\r\n"
-            body = await pool.send(RawRequest(origin, "GET", head, connect_s=limit.connect, read_s=limit.read))
+            body = await pool.send(RawRequest(origin, head, connect_s=limit.connect, read_s=limit.read))
             assert await body.receive() == b"ok"
             assert await body.receive() == b""
             assert body.trailer("X-End") == "yes"
@@ -1104,5 +501,194 @@ def test_the_environment_names_the_certificates(
         assert other.verify_mode == ssl.CERT_REQUIRED
         assert len(other.get_ca_certs()) == (1 if named[1] == "cert.pem" else 0)  # a folder is read when it is needed
         assert (await Pool(verify=False)._context()).verify_mode == ssl.CERT_NONE
+
+    run(main())
+
+
+class Whole(LiveBody):
+    """A body of one chunk."""
+
+    def start(self, writer: BodyWriter) -> None:
+        writer.write(b"all", last=True)
+
+    def resume(self) -> None: ...
+
+    def detach(self) -> None: ...
+
+
+def test_a_header_that_http_does_not_allow_is_a_local_error() -> None:
+    """Nothing is sent, neither through httpx nor past it."""
+
+    async def main() -> None:
+        async with httpx.AsyncClient(transport=TrickleTransport()) as http, TrickleClient() as plain:
+            with pytest.raises(httpx.LocalProtocolError):
+                await http.get("http://127.0.0.1:1/", headers={"X": "a\r\nY: b"})
+            with pytest.raises(faults.LocalProtocolError):
+                await plain.send_plain("GET", "http://127.0.0.1:1/", {"X": "a\r\nY: b"}, None, None)
+
+    run(main())
+
+
+@pytest.mark.parametrize("is_own", [True, False])
+def test_a_token_takes_the_short_way(is_own: bool) -> None:
+    """The client's token, or the one of this request, is a header, and goes before one that the caller set."""
+
+    async def main() -> None:
+        heads: list[Head] = []
+        tokens = iter(["one", "two"])
+
+        async def script(peer: Peer) -> None:
+            for _ in range(2):
+                heads.append(await peer.head())
+                await peer.answer(200)
+
+        bearer = Bearer(lambda: next(tokens))
+        own, asked = (bearer, None) if is_own else (None, bearer)
+        headers = {"authorization": "Basic x"}
+        async with fake_server(script) as server, TrickleClient(auth=own) as http:
+            for _ in range(2):
+                response = await http.send_plain("GET", f"{server.base}/c/1", headers, None, None, asked)
+                assert response is not None
+                response.close()
+        assert [head.headers["authorization"] for head in heads] == ["Bearer one", "Bearer two"]
+
+    run(main())
+
+
+@pytest.mark.parametrize("kind", [TrickleClient, httpx.AsyncClient])
+def test_a_unix_socket_is_asked_like_a_host(
+    kind: type[httpx.AsyncClient] | type[TrickleClient], tmp_path: Path
+) -> None:
+    """Its path may have capitals. It has no name, so the Host is localhost."""
+
+    async def main() -> None:
+        heads: list[Head] = []
+
+        async def serve(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+            peer = Peer(0, reader, writer)
+            heads.append(await peer.head())
+            await peer.answer(200)
+            writer.close()
+
+        url = ChannelURL.parse(f"http+unix://{quote(str(tmp_path / 'A.sock'), safe='')}/trickle/cam")
+        async with (
+            await asyncio.start_unix_server(serve, tmp_path / "A.sock"),
+            kind(transport=TrickleTransport(), timeout=httpx.Timeout(5.0)) as http,
+        ):
+            found = await exchange(http, "GET", url.next())
+        assert isinstance(found, Answer)
+        [head] = heads
+        assert (head.path, head.headers["host"]) == ("/trickle/cam/next", "localhost")
+
+    run(main())
+
+
+def test_a_plain_request_may_have_a_live_body() -> None:
+    """It is sent in chunks; the second request reuses the server's origin."""
+
+    async def main() -> None:
+        bodies: list[list[bytes]] = []
+
+        async def script(peer: Peer) -> None:
+            for _ in range(2):
+                head = await peer.head()
+                assert head.headers["transfer-encoding"] == "chunked"
+                bodies.append(await peer.body())
+                await peer.answer(200)
+
+        async with fake_server(script) as server, TrickleClient() as http:
+            for _ in range(2):
+                response = await http.send_plain("POST", f"{server.base}/c/1", {}, Whole(), None)
+                assert response is not None
+                assert response.head.status_code == 200
+                await response.aclose()
+        assert bodies == [[b"all"]] * 2
+
+    run(main())
+
+
+def test_a_plain_request_takes_the_short_way() -> None:
+    """It has the client's headers and its own. With authentication, httpx sends it."""
+
+    async def main() -> None:
+        heads: list[Head] = []
+
+        async def script(peer: Peer) -> None:
+            heads.append(await peer.head())
+            await peer.answer(200)
+
+        async with fake_server(script) as server:
+            root = server.base.removesuffix("/trickle")
+            async with TrickleClient(headers={"User-Agent": "a", "X": "b"}) as http:
+                response = await http.send_plain("GET", f"{root}/c/1?token=a", {"user-agent": "c"}, None, None)
+                assert response is not None
+                assert (response.head.status_code, await response.receive()) == (200, b"")
+            with pytest.raises(RuntimeError, match="closed"):
+                await exchange(http, "GET", root)
+            async with TrickleClient(auth=("user", "secret")) as http:
+                assert await http.send_plain("GET", f"{root}/c/3", {}, None, None) is None
+        [head] = heads
+        assert (head.method, head.path, head.headers["host"]) == ("GET", "/c/1?token=a", root.partition("//")[2])
+        assert (head.headers["user-agent"], head.headers["x"]) == ("c", "b")
+
+    run(main())
+
+
+@pytest.mark.parametrize("auth", [None, ("user", "secret")], ids=["plain", "httpx"])
+def test_no_cookie_is_kept(auth: tuple[str, str] | None) -> None:
+    """The next request carries none that a server set, and those that the program set."""
+
+    async def main() -> None:
+        heads: list[Head] = []
+
+        async def script(peer: Peer) -> None:
+            for number in range(2):
+                heads.append(await peer.head())
+                await peer.answer(200, {"Set-Cookie": f"c{number}=" + "x" * 4000})
+
+        http = TrickleClient(auth=auth, headers={"Cookie": "own=1"})
+        async with fake_server(script) as server, http:
+            for number in range(2):
+                assert isinstance(await exchange(http, "GET", f"{server.base}/c/{number}"), Answer)
+        assert [head.headers["cookie"] for head in heads] == ["own=1", "own=1"]
+
+    run(main())
+
+
+@pytest.mark.parametrize(
+    ("root", "origin", "host"),
+    [
+        ("http://Host", ("http", "host", 80), b"host"),
+        ("HTTPS://host:443", ("https", "host", 443), b"host"),
+        ("http://host:2939", ("http", "host", 2939), b"host:2939"),
+        ("http://[::1]:2939", ("http", "::1", 2939), b"[::1]:2939"),
+        ("http+unix://%2Frun%2FA.sock", ("http+unix", "/run/A.sock", 0), b"localhost"),
+    ],
+)
+def test_where_a_request_goes(root: str, origin: tuple[str, str, int], host: bytes) -> None:
+    """A usual port is not named in the header."""
+    assert origin_of(root) == (origin, host)
+
+
+def test_a_scheme_that_is_not_known() -> None:
+    """There is no connection to be made."""
+    with pytest.raises(faults.UnsupportedProtocol, match="not http or https: ftp://host"):
+        origin_of("ftp://host")
+
+
+def test_a_transport_that_was_not_used_is_closed_as_well() -> None:
+    """It is the program's, and has no connections of ours."""
+
+    class Counted(httpx.AsyncBaseTransport):
+        closed = 0
+
+        async def aclose(self) -> None:
+            self.closed += 1
+
+    async def main() -> None:
+        transport = Counted()
+        async with TrickleClient(transport=transport):
+            pass
+        assert transport.closed == 1
 
     run(main())
