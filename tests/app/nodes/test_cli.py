@@ -54,6 +54,7 @@ def test_an_operator_sees_moves_and_drains(nats: NatsServer, capsys: pytest.Capt
         asyncio.run(move("film", "a", url(a), as_json=True))
         assert json.loads(capsys.readouterr().out) == {"channel": "film", "node": "a"}
 
+        eventually(lambda: a.directory.view.nodes["b"].state == "draining")
         with pytest.raises(TrickleError, match="node 'b' takes no channels: it is draining"):
             asyncio.run(move("film", "b", url(a)))
 
