@@ -491,14 +491,14 @@ _NEXT: Final = {
     "promoted": "`tricklecast mirror back NEW OLD` makes the former source a mirror of this server",
     "deposed": "it takes no publishers: `tricklecast mirror back NEW OLD` makes it a mirror of its successor",
 }
-"""What a person may do in these states."""
+"""The next command that an operator may want, by the state of the mirror."""
 
 _TOLD: Final = {
     "yes": "knows that it was replaced",
     "no": "does not know yet that it was replaced, and is told when it answers",
     "impossible": "cannot be told that it was replaced: keep its publishers away from it",
 }
-"""What a former source knows."""
+"""Whether the former source knows that it was replaced, in words."""
 
 
 def summary(answer: dict[str, Any]) -> str:
@@ -586,7 +586,7 @@ def _losses(lost: list[dict[str, Any]], verb: str = "would be lost") -> str:
 
 
 def _way_out(lost: list[dict[str, Any]]) -> str:
-    """What a person can do about it."""
+    """Say how an operator avoids the loss of these parts, or accepts it."""
     if all(one.get("open") for one in lost):
         return (
             "only the ends of segments that are being written. If the source lives, stop its publishers first; "

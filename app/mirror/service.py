@@ -333,7 +333,7 @@ class MirrorService:
         return len(names)
 
     def _running(self, pattern: str) -> tuple[Mirror, list[str]]:
-        """What copies at present, and the channels of these names."""
+        """Return the engine, if it copies now, and the copied channels whose names match the pattern."""
         setting, engine = self._set(), self._engine
         if setting.phase == Phase.STOPPED:
             text = f"tricklecast mirror {redacted(setting.source)} DST"

@@ -387,7 +387,7 @@ class _SocketBytes:
     """
 
     def __init__(self, end: socket.socket) -> None:
-        self.read = end.recv  # at most so many bytes, as soon as there are any; none at the end
+        self.read = end.recv  # waits for bytes and returns at most n of them; none at the end
         self.close = end.close
 
 

@@ -148,7 +148,7 @@ class Machine:
         self.asked: list[tuple[object, ...]] = []
 
     def create(self, codec: str, mode: str, device: tuple[str, str | None, bool]) -> Any:
-        """What ``CodecContext.create`` does."""
+        """Stand in for ``CodecContext.create``."""
         self.asked.append((codec, *device))
         if device[0] == "broken":
             raise av.error.PermissionError(1, "Operation not permitted")

@@ -1,4 +1,4 @@
-"""What a decoded frame is: its time, its array, and batches of them."""
+"""A decoded frame has a time and an array; batches hold several frames."""
 
 from __future__ import annotations
 

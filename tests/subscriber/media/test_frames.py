@@ -632,7 +632,7 @@ async def test_a_batch_ends_before_a_gap() -> None:
 
 
 async def test_a_picture_waits_for_its_batch_no_longer_than_allowed(url: str) -> None:
-    """What is there is given then; those behind it begin a batch of their own."""
+    """The pictures that have come are given as a short batch; the next picture begins another batch."""
     with anyio.fail_after(WITHIN_S):
         async with MediaPublisher(url, when_full="wait") as publisher, anyio.create_task_group() as tasks:
 
@@ -671,7 +671,7 @@ async def test_a_cancelled_wait_for_a_batch_loses_no_picture() -> None:
 
 
 async def test_the_newest_pictures_make_the_batch_of_a_slow_program(url: str, tmp_path: Path) -> None:
-    """What was dropped is counted; a batch whose pictures do not stand in one block is copied."""
+    """Dropped pictures are counted; a batch whose pictures do not stand in one block is copied."""
     await publish(url, segments_of(make_clip(tmp_path / "clip.mp4", audio=None)))
     with anyio.fail_after(WITHIN_S):
         async with frames(url, start="earliest", batch=8, when_full="drop") as reader:
