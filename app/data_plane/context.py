@@ -19,7 +19,7 @@ import math
 import random
 import time
 from collections import Counter
-from collections.abc import Callable, Coroutine, Iterator
+from collections.abc import Awaitable, Callable, Iterator
 from dataclasses import dataclass, replace
 from email.utils import formatdate
 from enum import StrEnum
@@ -177,9 +177,9 @@ class Witness(Protocol):
         """
 
 
-Serve = Callable[[asyncio.StreamReader, asyncio.StreamWriter], Coroutine[Any, Any, str | None]]
-"""Serves a connection that was switched to another protocol, closes it when it is done, and returns why, for its access
-record."""
+Serve = Callable[[asyncio.StreamReader, asyncio.StreamWriter], Awaitable[str | None]]
+"""Serves a connection that was switched to another protocol: a coroutine, or a task that has begun. It closes the
+connection when it is done, and returns why, for its access record."""
 
 
 class Elsewhere(Protocol):

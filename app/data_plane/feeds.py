@@ -7,7 +7,6 @@ connection carries the feed (:mod:`~tricklecast.app.replication.feed`), and has 
 from __future__ import annotations
 
 import asyncio
-from functools import partial
 
 from tricklecast.app.core.results import Cause
 from tricklecast.app.core.state import Channel
@@ -27,7 +26,16 @@ def send_feed(connection: Caller, request: Request, route: Route) -> Reply | Exc
     if isinstance(found, Channel):
         note_head(request, plane.registry, route)
         who = f"the client at {request.ip or 'a Unix socket'}"
-        return connection.switch(request, partial(_send, plane, found, who, request.record))
+
+        def serve(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> asyncio.Task[str]:
+            # Its place is taken in the step that has found it free: others may ask before the task begins. The task
+            # may be cancelled before that, too, so the place is free again when it is done.
+            plane.registry.feed_begun(found)
+            task = asyncio.ensure_future(_send(plane, found, who, request.record, reader, writer))
+            task.add_done_callback(lambda _: plane.registry.feed_over(found))
+            return task
+
+        return connection.switch(request, serve)
     reply = elsewhere_reply() if found.why is Cause.REPLICA else refusal_reply(found, route.op, plane.jitter)
     return delay(connection, request, route, kind_of(found), 0, send_feed) or noted(
         request, plane.registry, route, reply
@@ -45,9 +53,7 @@ async def _send(
     def count(size: int) -> None:
         record.bytes_out = (record.bytes_out or 0) + size
 
-    plane.registry.feed_begun(channel)
     try:
         return await plane.feeds.send(channel, who, reader, writer, count)
     finally:
-        plane.registry.feed_over(channel)
         channel.bytes_out += record.bytes_out or 0

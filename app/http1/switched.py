@@ -73,7 +73,7 @@ class Switched(Exchange):
         stream.connection_made(transport)
         transport.write(b"HTTP/1.1 101 Switching Protocols\r\nconnection: upgrade\r\nupgrade: %b\r\n\r\n" % PROTOCOL)
         transport.resume_reading()
-        self._task = loop.create_task(serve(reader, asyncio.StreamWriter(transport, stream, reader, loop)))
+        self._task = asyncio.ensure_future(serve(reader, asyncio.StreamWriter(transport, stream, reader, loop)))
         self._task.add_done_callback(self._served)
 
     @property
@@ -99,7 +99,7 @@ class Switched(Exchange):
         timer = asyncio.get_running_loop().call_later(LEAVE_S, self._task.cancel)
         self._task.add_done_callback(ended)
 
-    def _served(self, task: asyncio.Task[str | None]) -> None:
+    def _served(self, task: asyncio.Future[str | None]) -> None:
         # It is cancelled when the channel goes on elsewhere, too.
         reason: str | None = Reason.SHUTDOWN if self.plane.registry.shutting_down else Reason.REPLICA
         if not task.cancelled():

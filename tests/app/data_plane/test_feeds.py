@@ -22,6 +22,7 @@ from tests.support.server import serve
 from tests.support.waiting import WITHIN_S, eventually
 from tricklecast.app.data_plane.authorization import Granted, Pending
 from tricklecast.app.data_plane.request import Request
+from tricklecast.app.http1.switched import Switched
 from tricklecast.app.replication.records import FeedEnd, Hello, record
 from tricklecast.app.tools.conformance.target import RemoteChannel
 
@@ -187,6 +188,49 @@ def test_a_decision_may_come_late() -> None:
             assert half.answered() == 400
         waits(4).abort()
         eventually(lambda: slow.asked[3].cancelled, what="the server notices")
+        server.plane.authorizer = None
+        quiet(server)
+
+
+def test_the_last_place_is_taken_once() -> None:
+    """Of two clients that are found to be allowed in one turn, one follows, and one is refused as any other."""
+    with local_server(max_readers=1) as server, server.client() as target:
+        target.channel("film").publish(0, b"zero")
+        slow = server.plane.authorizer = Slow()
+        with follow(server, "film") as first:
+            eventually(lambda: len(slow.asked) == 1, what="the first one is asked")
+            with follow(server, "film") as second:
+                eventually(lambda: len(slow.asked) == 2, what="the second one is asked")
+
+                def decide() -> None:
+                    for one in slow.asked:
+                        one.decide(Granted(None, math.inf))
+
+                server.inside(decide)
+                assert (first.answered(), second.answered()) == (101, 503)
+                assert server.plane.registry.readers == 1
+        server.plane.authorizer = None
+        quiet(server)
+
+
+def test_a_feed_that_ends_before_it_begins() -> None:
+    """Its place is free again, also if its connection breaks in the turn in which it is switched."""
+    with local_server(max_readers=1) as server, server.client() as target:
+        target.channel("film").publish(0, b"zero")
+        slow = server.plane.authorizer = Slow()
+        with follow(server, "film") as follower:
+            eventually(lambda: slow.asked, what="it is asked")
+
+            def decide_and_break() -> int:
+                slow.asked[0].decide(Granted(None, math.inf))
+                readers = server.plane.registry.readers
+                for one in server.plane.connections:
+                    if isinstance(one.exchange, Switched):
+                        one.exchange.withdraw()
+                return readers
+
+            assert server.inside(decide_and_break) == 1
+            assert follower.gone()
         server.plane.authorizer = None
         quiet(server)
 
