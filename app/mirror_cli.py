@@ -250,6 +250,9 @@ async def back(
     source_api: Annotated[
         str | None, option("URL", "The control plane of NEW, if it has another address.", "--source-api")
     ] = None,
+    old_api: Annotated[
+        str | None, option("URL", "The control plane of OLD, if it has another address.", "--old-api")
+    ] = None,
     as_json: AsJson = False,
     credentials: Credentials = NO_CREDENTIALS,
 ) -> None:
@@ -274,12 +277,15 @@ async def back(
     from tricklecast.app.mirror.sides import SourceError
     from tricklecast.app.mirror.trickle_source import TrickleSource
 
-    server, source_token = _Server(old, credentials), _token_of(source_token_file)
+    server, source_token = _Server(old_api or old, credentials), _token_of(source_token_file)
     old_token = None if credentials.auth is None else credentials.auth.token
     async with AsyncExitStack() as stack:
         try:
-            former = await open_source(old, old_token, tls=credentials.tls)
+            former = await open_source(old, old_token, tls=credentials.tls, api=old_api)
             stack.push_async_callback(former.close)
+            if not isinstance(former, TrickleSource):
+                text = "cannot be a mirror: has it no API of tricklecast, or another address for that (--old-api)?"
+                raise TrickleError(f"{redacted(old)} {text}")
             present = await open_source(new, source_token, tls=credentials.tls, api=source_api)
             stack.push_async_callback(present.close)
         except SourceError as error:
@@ -289,8 +295,8 @@ async def back(
             raise TrickleError(f"{redacted(new)} takes no publishers, since {by} has its place: are the two swapped?")
         only = await only_at(former, present)
         for channel, epoch, segment in only:
-            text = f"only at {server}: {printable(channel)} epoch {epoch} segment {segment.seq}, {size(segment.size)}"
-            typer.echo(text, err=True)
+            text = f"{printable(channel)} epoch {epoch} segment {segment.seq}, {size(segment.size)}"
+            typer.echo(f"only at {redacted(old)}: {text}", err=True)
         if only and export is not None:
             await export_segments(former, only, export)
             Screen().say(f"exported {count(len(only), 'segment')} to {export}")

@@ -375,6 +375,25 @@ def test_what_only_the_former_source_has_is_exported_first(
     assert "only at" in capsys.readouterr().err
 
 
+def test_the_former_source_may_have_its_control_plane_elsewhere(
+    stack: ExitStack, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """It is named beside the address of the channels; without it nothing is done, and the option is named."""
+    old = stack.enter_context(durable(tmp_path / "old", control_port=0))
+    new = stack.enter_context(durable(tmp_path / "new"))
+    publish(old, *range(4))
+    publish(new, *range(3))
+    api = f"http://127.0.0.1:{old.control_port}"
+    snapshot = f"{api}/api/v1/changes?snapshot=1"
+    eventually(lambda: httpx.get(snapshot).json()["channels"], what="storage has the channel")
+    with pytest.raises(TrickleError, match=r"cannot be a mirror: .* \(--old-api\)"):
+        run(back(base(new), base(old), discard=True))
+    run(back(base(new), base(old), export=tmp_path / "only", old_api=api))
+    assert (tmp_path / "only/film/1-00000003").read_bytes() == b"film 3"
+    assert f"only at {base(old)}: film" in capsys.readouterr().err
+    assert httpx.get(f"{api}/api/v1/mirror").json()["setting"]["source"] == base(new)
+
+
 def test_what_cannot_be_done_is_said(stack: ExitStack, tmp_path: Path) -> None:
     """One line that says what to do."""
     source, target = stack.enter_context(durable(None)), stack.enter_context(durable(None))
