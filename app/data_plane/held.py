@@ -9,7 +9,7 @@ closed one, since only the owner can go on from storage when the window has pass
 
 from __future__ import annotations
 
-from collections.abc import Container, Mapping
+from collections.abc import Container, Mapping, Sequence
 from typing import Final
 
 from tricklecast.app.core.state import Channel
@@ -64,16 +64,23 @@ def send_away(plane: DataPlane, channel: Channel, *, cut: bool = True) -> None:
     Args:
         cut: one in the middle of a segment loses its connection; without, it reads to the end.
     """
-    segments = [*channel.segments.values(), *channel.window.lingering]
-    for cursor in [cursor for segment in segments for cursor in segment.cursors]:
-        if isinstance(cursor, Reader) and cursor.ending is None and not cursor.done:
-            if cursor.answerable:
-                cursor.send_away(ASK_AGAIN)
-            elif cut:
-                cursor.connection.abort(Reason.REPLICA)
+    send_all_away(plane, [channel], cut=cut)
+
+
+def send_all_away(plane: DataPlane, channels: Sequence[Channel], *, cut: bool = True) -> None:
+    """Do so for many channels: each request that waits is looked at once."""
+    for channel in channels:
+        segments = [*channel.segments.values(), *channel.window.lingering]
+        for cursor in [cursor for segment in segments for cursor in segment.cursors]:
+            if isinstance(cursor, Reader) and cursor.ending is None and not cursor.done:
+                if cursor.answerable:
+                    cursor.send_away(ASK_AGAIN)
+                elif cut:
+                    cursor.connection.abort(Reason.REPLICA)
+    names = {channel.name for channel in channels}
     for why in (ParkedFor.PLAYLIST, ParkedFor.GUARD):
         for parked in list(plane.parked[why]):
-            if isinstance(parked, Parked) and _waits_for(parked, {channel.name}):
+            if isinstance(parked, Parked) and _waits_for(parked, names):
                 parked.send_away(ASK_AGAIN)
 
 

@@ -35,7 +35,7 @@ from tricklecast.app.core.rules import OwnedChannel
 from tricklecast.app.core.segment import Segment
 from tricklecast.app.core.state import Channel, SegmentSummary
 from tricklecast.app.data_plane.context import DataPlane
-from tricklecast.app.data_plane.held import keep_all_readers, send_away
+from tricklecast.app.data_plane.held import keep_all_readers, send_all_away, send_away
 from tricklecast.app.data_plane.responses import mirror_reply
 from tricklecast.app.data_plane.upload import Upload
 from tricklecast.app.mirror.read_only import ReadOnly
@@ -328,9 +328,9 @@ class ServerDestination:
             self.read_only.depose(by, patterns)
         finally:
             self._refuse_publishers()
-            for name in self.own_channels():
-                if matches_any(patterns, name):
-                    send_away(self.plane, self.plane.registry.channels[name], cut=False)
+            channels = self.plane.registry.channels
+            deposed = [channels[name] for name in self.own_channels() if matches_any(patterns, name)]
+            send_all_away(self.plane, deposed, cut=False)
 
     # Mechanics.
 

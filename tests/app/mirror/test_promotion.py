@@ -18,6 +18,7 @@ from tests.support.waiting import eventually
 from tricklecast.app.core.limits import Limits
 from tricklecast.app.core.registry import Registry
 from tricklecast.app.data_plane.context import ParkedFor
+from tricklecast.app.data_plane.exchange import Parked
 from tricklecast.app.hls import packager
 from tricklecast.app.local import LocalPublisher
 from tricklecast.app.mirror.read_only import DeposedUnreadable, ReadOnly
@@ -309,6 +310,23 @@ def test_a_server_whose_place_is_taken_is_read_only(tmp_path: Path) -> None:
         film(server).publish(1, b"y")
     with durable(folder) as server:
         film(server).has(1, b"y").publish(2, b"z")
+
+
+def test_players_that_wait_are_told_to_ask_again() -> None:
+    """Those of all channels whose place is taken; others wait on."""
+    with durable(None) as server:
+        waiting = {}
+        for name in ("film", "fish", "other"):
+            waiting[name] = film(server, name).create("video/mp2t").read("index.m3u8")
+        parked = server.plane.parked[ParkedFor.PLAYLIST]
+        eventually(lambda: len(parked) == 3, what="all wait for a first segment")
+        server.inside(lambda: destination_of(server).depose("https://new.example", ["fi*"]))
+        for name in ("film", "fish"):
+            assert waiting[name].response().status == 503
+        (left,) = parked
+        assert isinstance(left, Parked)
+        assert left.request.route is not None
+        assert left.request.route.channel == "other"
 
 
 def test_a_server_without_a_directory_is_deposed_until_it_ends() -> None:
