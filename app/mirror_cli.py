@@ -461,15 +461,21 @@ async def _show(
     """Show how far the copies are, until stopped. A destination that has forgotten its setting gets it again."""
     from asyncio import sleep
 
-    answered, said = time.monotonic(), ""
-    state = {"line": summary(answer)}
-    with screen.live(lambda: state["line"]):
+    from tricklecast.trickle.client.control import QUIET_S
+
+    answered, said, last, away = time.monotonic(), "", summary(answer), ""
+
+    def line() -> str:
+        silent_s = time.monotonic() - answered
+        return last if silent_s < LOOK_S + QUIET_S else f"no answer for {_rounded(silent_s)} (last: {last})"
+
+    with screen.live(line):
         while True:
-            if as_json:
+            if as_json and not away:
                 typer.echo(json.dumps(answer, ensure_ascii=False))
-            if not screen.is_terminal and (word := f"{answer['state']} {answer['problem']}") != said:
+            if not screen.is_terminal and (word := away or f"{answer['state']} {answer['problem']}") != said:
                 said = word
-                screen.say(summary(answer))
+                screen.say(last)
             await sleep(LOOK_S)
             try:
                 answer = await server.ask("GET")
@@ -478,13 +484,13 @@ async def _show(
                     screen.say(f"{server} was started again, and begins anew")
                 answered = time.monotonic()
             except ConnectionLost as error:
-                state["line"] = str(error)
+                last = away = str(error)
                 if time.monotonic() - answered > AWAY_S:
                     raise
                 continue
-            state["line"] = summary(answer)
+            last, away = summary(answer), ""
             if answer["state"] in ("stopped", "promoted", "deposed"):
-                screen.say(summary(answer))
+                screen.say(last)
                 return
 
 

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
 import ssl
 import sys
 from collections.abc import Awaitable, Callable
+from functools import partial
 from typing import Any, Final
 
 import anyio
@@ -18,6 +20,9 @@ from tricklecast.trickle.errors import ConnectionLost, Refused, RemoteProtocolEr
 from tricklecast.trickle.wire import printable, redacted
 
 TIMEOUT_S: Final = 10.0
+
+QUIET_S: Final = 3.0
+"""Whoever waits for an answer is told so after this time."""
 
 
 async def ask(
@@ -107,6 +112,8 @@ async def show(
             pipe gets each one that differs from the one before. A server that is away for a while is told, and asked
             again. ``None``: look once.
 
+    A server that takes long is told on standard error.
+
     Returns:
         The answer.
 
@@ -114,7 +121,9 @@ async def show(
         ConnectionLost: the server does not answer, and is asked once only. TrickleError: as ``ask``.
     """
     shown = ""
+    waits = f"tricklecast: no answer for {QUIET_S:g} s; it may take {TIMEOUT_S:g} s"
     while True:
+        timer = asyncio.get_running_loop().call_later(QUIET_S, partial(print, waits, file=sys.stderr))
         try:
             answer = await ask()
             indent = 2 if every_s is None else None
@@ -123,6 +132,8 @@ async def show(
             if every_s is None:
                 raise
             text = f"tricklecast: {error}"
+        finally:
+            timer.cancel()
         if every_s is not None and sys.stdout.isatty() and not as_json:
             text = f"\x1b[H\x1b[J{text}"
         if text != shown:

@@ -11,6 +11,7 @@ from collections.abc import Iterator
 from contextlib import ExitStack
 from dataclasses import asdict, replace
 from functools import partial
+from io import StringIO
 from pathlib import Path
 from typing import Any
 
@@ -23,13 +24,15 @@ from pydantic import ValidationError
 from tests.app.mirror.pair import durable, settled
 from tests.support.forked import forked
 from tests.support.local import LocalServer
-from tests.support.peers import run
+from tests.support.peers import Peer, fake_server, run
 from tests.support.waiting import WITHIN_S, eventually
+from tricklecast.app import mirror_cli
 from tricklecast.app.mirror.registry import MirrorRegistry
 from tricklecast.app.mirror.routes import Conflict, NewSettingModel
 from tricklecast.app.mirror.service import FILE, MirrorService
 from tricklecast.app.mirror_cli import MAX_RATE, back, mirror, promote, resync, reverify, status, stop, summary, table
 from tricklecast.trickle.errors import ConnectionLost, TrickleError
+from tricklecast.trickle.terminal import NO_CREDENTIALS, Screen
 
 
 def base(server: LocalServer) -> str:
@@ -443,6 +446,31 @@ def test_the_status_names_the_next_step(stack: ExitStack, capsys: pytest.Capture
         run(back(base(source), base(target)))
     run(status(base(source)))
     assert "tricklecast mirror back NEW OLD`" in capsys.readouterr().out
+
+
+def test_a_destination_that_is_away_is_told_of_once(stack: ExitStack, monkeypatch: pytest.MonkeyPatch) -> None:
+    """By the command that shows how far it is; its old state is not shown as news meanwhile."""
+    source, target = stack.enter_context(durable(None)), stack.enter_context(durable(None))
+    mirror(base(source), base(target), detach=True)
+    answer, out = eventually(lambda: (now := asked(target))["complete"] and now), StringIO()
+    monkeypatch.setattr(mirror_cli, "LOOK_S", 0.01)
+
+    async def breaks(peer: Peer) -> None:
+        await peer.head()
+
+    async def answers(peer: Peer) -> None:
+        await peer.head()
+        await peer.answer(200, body=orjson.dumps(answer | {"state": "stopped"}))
+
+    async def show() -> None:
+        async with fake_server(breaks, breaks, answers) as fake:
+            server = mirror_cli._Server(fake.base, NO_CREDENTIALS)
+            await mirror_cli._show(server, {}, answer, Screen(out), as_json=False)
+
+    run(show())
+    first, away, last = out.getvalue().splitlines()
+    assert (first.split(",")[0], last.split(",")[0]) == ("following", "stopped")
+    assert "connection lost" in away
 
 
 def test_what_is_looked_at_again_is_there(stack: ExitStack, capsys: pytest.CaptureFixture[str]) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import sys
 from typing import Any
 
@@ -116,6 +117,22 @@ def test_an_answer_is_watched(
     with pytest.raises(Over):
         run(shown({"a": 1}, Over(), as_json=True, every_s=0))
     assert capsys.readouterr().out == '{"a": 1}\n'
+
+
+def test_a_silent_server_is_told_of_early(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> None:
+    """On standard error, while its answer is waited for."""
+    monkeypatch.setattr(control, "QUIET_S", 0.05)
+    said: list[str] = []
+
+    async def ask() -> dict[str, Any]:
+        while not said:
+            await asyncio.sleep(0.01)
+            said.extend(capsys.readouterr().err.splitlines())
+        return {"a": 1}
+
+    run(show(ask, lambda answer: f"a is {answer['a']}", as_json=False, every_s=None))
+    assert said == ["tricklecast: no answer for 0.05 s; it may take 10 s"]
+    assert capsys.readouterr() == ("a is 1\n", "")
 
 
 def test_a_server_that_does_not_answer() -> None:
