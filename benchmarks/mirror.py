@@ -30,7 +30,7 @@ import time
 import urllib.request
 from asyncio.subprocess import Process
 from collections import Counter
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager, suppress
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -144,14 +144,20 @@ class Site:
 
     async def rests(self) -> float:
         """Wait until all is copied; the seconds that it took."""
+        return await self._until(lambda status: status["state"] == "following" and status["complete"], 0.2)
+
+    async def misses_its_source(self) -> float:
+        """Wait until the destination says that its source is gone; the seconds that it took."""
+        return await self._until(lambda status: status["state"] == "unreachable", 0.02)
+
+    async def _until(self, reached: Callable[[dict[str, Any]], bool], pause_s: float) -> float:
         begun = time.monotonic()
         async with asyncio.timeout(REST_S):
             while True:
                 with suppress(OSError):
-                    status = await self.status()
-                    if status["state"] == "following" and status["complete"]:
+                    if reached(await self.status()):
                         return time.monotonic() - begun
-                await asyncio.sleep(0.2)
+                await asyncio.sleep(pause_s)
 
 
 @asynccontextmanager
@@ -381,6 +387,7 @@ async def many(options: argparse.Namespace, console: Console) -> int:
         rest_s = await one.rests()
         await one.command.stop()
         await one.source.stop(signal.SIGKILL)
+        gone_s = await one.misses_its_source()
         over, waits = asyncio.Event(), []
 
         async def read() -> None:
@@ -400,7 +407,8 @@ async def many(options: argparse.Namespace, console: Console) -> int:
         pid = 0 if one.destination.process is None else one.destination.process.pid
         console.print(
             f"{counts['confirmed']} channels were published in {published_s:.1f} s, and copied {rest_s:.1f} s later "
-            f"(CPU: {one.source.cpu_s:.1f} s, {cpu_of(pid):.1f} s); promoted in {took_s:.2f} s; a reader "
+            f"(CPU: {one.source.cpu_s:.1f} s, {cpu_of(pid):.1f} s); the loss of the source was known after "
+            f"{gone_s:.2f} s; promoted in {took_s:.2f} s; a reader "
             f"waited {max(waits) * 1000:.0f} ms at most"
         )
     return 0

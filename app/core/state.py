@@ -431,11 +431,13 @@ class Channel:
         heir.next_seq, heir.jumped_to, heir.floor = self.next_seq, self.jumped_to, self.floor
         heir.bytes_in, heir.bytes_out, heir.facts = self.bytes_in, self.bytes_out, self.facts
         heir.life, heir._first, heir.playlist = self.life, self._first, self.playlist
-        heir.reading, heir.window = self.reading, self.window
+        heir.reading = self.reading
+        # Swapped, since the heir's own are empty and are needed here.
+        heir.window, self.window = self.window, heir.window
         heir.window.belong_to(heir._evicted, heir._cut_largest)
-        heir.segments, heir._waiting, heir._open = self.segments, self._waiting, self._open
-        self.segments, self._waiting, self._open = {}, {}, {}
-        self.window = Window(self._limits, self._budget)
+        heir.segments, self.segments = self.segments, heir.segments
+        heir._waiting, self._waiting = self._waiting, heir._waiting
+        heir._open, self._open = self._open, heir._open
         self.ended = True
 
     def wake_readers(self) -> None:

@@ -752,10 +752,13 @@ class Archive:
     def _end(self, stored: StoredChannel, next_seq: int, reason: str, now_us: int) -> None:
         """Note that a channel has ended. Its segments stay for as long as any others."""
         self._take_playlist(stored, self._batch)
-        if stored.channel is not None:
-            content_type = stored.channel.content_type
-            stored.row = stored.row._replace(content_type=content_type, next_seq=next_seq)
-        stored.row = stored.row._replace(ended_us=now_us, reason=reason)
+        row, channel = stored.row, stored.channel
+        if channel is None:
+            stored.row = row._replace(ended_us=now_us, reason=reason)
+        else:
+            stored.row = row._replace(
+                content_type=channel.content_type, next_seq=next_seq, ended_us=now_us, reason=reason
+            )
         stored.channel = None
         self.ended[stored.row.id] = stored
 
