@@ -16,13 +16,14 @@ import tempfile
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager, suppress
 from pathlib import Path
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Any, Final
 
 from tricklecast.analytics.scan.normalise import MAX_TS_US, line_sql, normalise_sql
 from tricklecast.analytics.scan.reduce import QUERIES
 from tricklecast.analytics.scan.rollup import roll_up_sql
 
 if TYPE_CHECKING:
+    import pyarrow as pa  # type: ignore[import-untyped]  # it ships no types
     from duckdb import DuckDBPyConnection
 
 
@@ -59,6 +60,22 @@ def connect(size: int | None = None) -> DuckDBPyConnection:
         connection.execute("SET threads = 1")
     connection.execute("SET preserve_insertion_order = false")
     return connection
+
+
+class Feed:
+    """A table of DuckDB's that is other batches each time it is read: what reads it stays prepared."""
+
+    def __init__(self, schema: pa.Schema) -> None:
+        self.batches: list[pa.RecordBatch] = []
+        self._schema = schema
+
+    def __arrow_c_schema__(self) -> Any:
+        return self._schema.__arrow_c_schema__()
+
+    def __arrow_c_stream__(self, requested_schema: Any = None) -> Any:
+        import pyarrow as pa
+
+        return pa.RecordBatchReader.from_batches(self._schema, self.batches).__arrow_c_stream__(requested_schema)
 
 
 @contextmanager

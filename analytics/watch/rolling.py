@@ -1,7 +1,7 @@
 """Lines of followed logs to rows of the roll-up: the report's SQL, planned once for each format.
 
 All lines of one format that were read at one look are one table to DuckDB, whichever logs they are of. It is a stream
-that Python hands over (:class:`~analytics.watch.window.Feed`): nothing is stored, and statements stay as they were
+that Python hands over (:class:`~analytics.scan.embedded.Feed`): nothing is stored, and statements stay as they were
 prepared. None has a parameter, since DuckDB would plan it anew each time.
 
 A request that stands in two logs counts once, as in the report: the n-th line with the same id, time, method, path,
@@ -23,10 +23,10 @@ from tricklecast.analytics.lines.reading import selected
 from tricklecast.analytics.lines.records import OTHER
 from tricklecast.analytics.lines.wrapping import Unwrapper
 from tricklecast.analytics.scan import embedded
+from tricklecast.analytics.scan.embedded import Feed
 from tricklecast.analytics.scan.normalise import COLUMNS, normalise_sql
 from tricklecast.analytics.scan.rollup import roll_up_sql
 from tricklecast.analytics.watch.followed import Piece
-from tricklecast.analytics.watch.window import Feed
 
 MAX_LOGS: Final = 10_000
 """Logs of which it is remembered how a line of theirs began, and whether one was ever understood."""

@@ -241,7 +241,7 @@ def run(request: WatchRequest, out: IO[str] | None = None, err: IO[str] | None =
     with running(request, partial(Watch, request), out, err) as (watch, now):
         window = watch.judge.window
         try:
-            window.warm_up()
+            window.planned.plan()
             # What is left of a log is read by the next run.
             while not (now.stop.is_set() and watch.followed.behind):
                 began = time.monotonic()

@@ -6,13 +6,12 @@ a row like any other, and so are those of a server whose clock is wrong.
 
 from __future__ import annotations
 
-import re
 import time
 from collections import defaultdict
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Final
+from typing import Final
 
 import duckdb
 import pyarrow as pa  # type: ignore[import-untyped]  # it ships no types
@@ -23,7 +22,8 @@ from tricklecast.analytics.rules import engine
 from tricklecast.analytics.rules.incidents import Incident, found
 from tricklecast.analytics.rules.params import Params
 from tricklecast.analytics.scan import embedded
-from tricklecast.analytics.scan.reduce import FAILURES, ONCE_PER_SEQ, QUERIES, SELDOM, WATCHED, quoted
+from tricklecast.analytics.scan.embedded import Feed
+from tricklecast.analytics.scan.reduce import FAILURES, ONCE_PER_SEQ, SELDOM, WATCHED, quoted
 from tricklecast.analytics.scan.rollup import KEY, MEASURES, merge_sql
 
 WINDOW_S: Final = 300.0
@@ -56,7 +56,6 @@ MEMORY: Final = "112MB"
 FEW_ROWS: Final = 10_000
 """Up to this number of rows the rules run as they were planned once; beyond it they are planned anew each time."""
 
-_TABLE: Final = re.compile(r"CREATE OR REPLACE TEMP TABLE (\w+) AS\s(.*)", re.DOTALL)
 _GROWN: Final = 1.25
 
 NAMES: Final = (*KEY, *(one.name for one in MEASURES), "seen_us")
@@ -151,20 +150,6 @@ _KNOWN: Final = pa.schema(
 )
 
 
-class Feed:
-    """A table of DuckDB's that is other batches each time it is read: what reads it stays prepared."""
-
-    def __init__(self, schema: pa.Schema) -> None:
-        self.batches: list[pa.RecordBatch] = []
-        self._schema = schema
-
-    def __arrow_c_schema__(self) -> Any:
-        return self._schema.__arrow_c_schema__()
-
-    def __arrow_c_stream__(self, requested_schema: Any = None) -> Any:
-        return pa.RecordBatchReader.from_batches(self._schema, self.batches).__arrow_c_stream__(requested_schema)
-
-
 @dataclass(frozen=True, slots=True)
 class Found:
     """An incident that the rules have found.
@@ -187,6 +172,7 @@ class Window:
         skew_s: servers whose lines are not of the moment in which they are read, and by how much, seconds.
         due: there may be an incident that is not known. warm: a client is about to have enough lines for one.
         many: one that has gained lines has enough.
+        planned: the rules, for few rows.
     """
 
     def __init__(
@@ -213,10 +199,9 @@ class Window:
         self._enough = max(1, min(self._params.fast_hits, self._params.slow_hits) - 1)
         many = min(self._params.many_clients, self._params.herd_clients)
         self._few.execute(f"PREPARE suspects AS {_SUSPECTS.format(enough=self._enough, many=many)}")
+        self.planned = planned(self._rules.cursor(), self._params)
         # Those that run the rules over many rows; each is closed then, which frees their tables.
         self._many = self._few
-        self._steps: list[str] = []
-        self._planned = 0
         self._tidied_us, self._fresh = 0, 0
         # How many lines each key had when the rules looked at it, and when that was.
         self._looked: dict[str, tuple[int, int]] = {}
@@ -227,12 +212,12 @@ class Window:
 
     def close(self) -> None:
         """Frees the memory."""
-        self._few.close()
-        self._rules.close()
+        for connection in (self.planned.connection, self._few, self._rules):
+            connection.close()
 
     def interrupt(self) -> None:
         """Ends what runs in another thread, which gets an error."""
-        for connection in (self._rules, self._few, self._many):
+        for connection in (self._rules, self._few, self._many, self.planned.connection):
             connection.interrupt()
 
     def restore(self, rows: pa.Table) -> None:
@@ -305,23 +290,6 @@ class Window:
 
     # --- rules --------------------------------------------------------------------------------------------------------
 
-    def warm_up(self) -> None:
-        """Plans the rules, so that the first storm does not wait for that."""
-        if self._steps and self._planned < MAX_ROWS:
-            return
-        # DuckDB gives the memory of deleted rows back with their table only.
-        self._planned = 0
-        self._few.execute(engine.prelude(self._params))
-        queries = [("rollup", merge_sql("part")), *QUERIES.items()]
-        for step in engine.STEPS:
-            texts = (statement.query for statement in duckdb.extract_statements(engine.step_sql(step)))
-            queries += [(made[1], made[2].rstrip("; \n")) for made in map(_TABLE.search, texts) if made is not None]
-        for table, query in queries:
-            self._few.execute(f"CREATE OR REPLACE TEMP TABLE {table} AS {query}")
-        for table, query in queries:
-            self._few.execute(f"PREPARE make_{table} AS INSERT INTO {table} {query}")
-        self._steps = [table for table, _ in queries]
-
     def judge(self) -> list[Found]:
         """The incidents of the last minutes."""
         while (rows := sum(map(len, self._part.batches))) > FEW_ROWS:
@@ -333,13 +301,8 @@ class Window:
                 self.dropped += sum(most["n"][rows // 2 :].to_pylist())
                 self._part.batches = most.slice(0, rows // 2).to_batches()
         # To plan the rules takes longer than to run them, and they do not change.
-        self.warm_up()
-        made = self._few
-        self._planned += rows
-        for table in self._steps:
-            made.execute(f"DELETE FROM {table}")
-            made.execute(f"EXECUTE make_{table}")
-        return _found(made)
+        with self.planned.run(self._part.batches) as made:
+            return _found(made)
 
     def _judge_many(self) -> list[Found]:
         with self._rules.cursor() as made:
@@ -414,6 +377,11 @@ class Window:
     def rows(self) -> pa.Table:
         """All rows, to be kept."""
         return pa.Table.from_batches(self._part.batches, _SCHEMA)
+
+
+def planned(connection: duckdb.DuckDBPyConnection, params: Params) -> engine.Planned:
+    """The rules over rows as a window keeps them, on a connection that nobody else uses."""
+    return engine.Planned(connection, _SCHEMA, merge_sql("part"), params)
 
 
 def _found(made: duckdb.DuckDBPyConnection) -> list[Found]:

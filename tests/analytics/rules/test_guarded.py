@@ -4,14 +4,12 @@ from __future__ import annotations
 
 import random
 from collections.abc import Callable
-from pathlib import Path
 
+import orjson
 import pytest
 
-from tests.analytics.support.jsonl import read_jsonl
-from tests.analytics.support.writer import LogWriter, write_lines
-from tricklecast.analytics.rules.incidents import incidents
-from tricklecast.analytics.scan import embedded
+from tests.analytics.support.rules import Rules
+from tests.analytics.support.writer import LogWriter
 from tricklecast.app.core.storm_guard import ReplyKind, StormGuard
 
 REQUESTS = 120
@@ -29,8 +27,14 @@ LOOPS: dict[str, tuple[ReplyKind, Tell]] = {
 }
 
 
+@pytest.fixture(scope="module")
+def rules() -> Rules:
+    """Planned once."""
+    return Rules()
+
+
 @pytest.mark.parametrize("storm", LOOPS)
-def test_a_loop_that_is_held_back(storm: str, tmp_path: Path) -> None:
+def test_a_loop_that_is_held_back(storm: str, rules: Rules) -> None:
     """The client asks again 50 ms after each answer, which the guard delays by up to a second: one incident, all of its
     requests, and the class that it has without the guard."""
     answer, tell = LOOPS[storm]
@@ -42,8 +46,6 @@ def test_a_loop_that_is_held_back(storm: str, tmp_path: Path) -> None:
         hold_s = guard.hold(0, "film", answer, 4, at, many=False)
         tell(log, at, guard_ms=round(hold_s * 1000))
         at += hold_s + PAUSE_S
-    with embedded.connect(0) as connection:
-        read_jsonl(connection, [write_lines(tmp_path / "log.jsonl", log.lines())])
-        (found,) = incidents(connection)
+    (found,) = rules.incidents(map(orjson.loads, log.lines()))
     assert found.until_us - found.since_us > 60_000_000
     assert (str(found.storm), found.n) == (storm, REQUESTS)

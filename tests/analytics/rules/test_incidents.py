@@ -4,20 +4,25 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable
 from dataclasses import replace
+from functools import cache
 from itertools import accumulate
 from pathlib import Path
 from random import Random
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import orjson
 import pytest
 
 from tests.analytics.support.jsonl import read_jsonl
+from tests.analytics.support.rules import Rules
 from tricklecast.analytics.rules import engine
 from tricklecast.analytics.rules.classes import WORDS, Side, StormClass
 from tricklecast.analytics.rules.incidents import Confidence, Incident, Pace, Severity, incidents
 from tricklecast.analytics.rules.params import Params
 from tricklecast.analytics.scan import embedded
+
+if TYPE_CHECKING:
+    from duckdb import DuckDBPyConnection
 
 Line = dict[str, Any]
 Find = Callable[..., list[Incident]]
@@ -52,20 +57,21 @@ def viewers(count: int, seconds: int, node: str = "n1") -> list[Line]:
     ]
 
 
-@pytest.fixture
-def find(tmp_path: Path) -> Find:
+@pytest.fixture(scope="module")
+def find() -> Find:
     """Finds the incidents in some lines; columns in ``blind`` are ones that the format cannot know."""
+    rules = cache(Rules)
 
-    def found(lines: Iterable[Line], *, blind: str = "", **options: Any) -> list[Incident]:
-        path = tmp_path / "log.jsonl"
-        path.write_bytes(b"".join(orjson.dumps(one) + b"\n" for one in lines))
-        with embedded.connect(0) as connection:
-            read_jsonl(connection, [path])
-            dropped = f"EXCLUDE (blind, {blind})" if blind else "EXCLUDE (blind)"
-            connection.execute(f"CREATE VIEW told AS SELECT * {dropped}, '{blind}' AS blind FROM line")
-            return incidents(connection, "told", **options)
+    def found(lines: Iterable[Line], *, blind: str = "", params: Params | None = None) -> list[Incident]:
+        return rules(params).incidents(lines, blind)
 
     return found
+
+
+def read(connection: DuckDBPyConnection, log: Path, lines: Iterable[Line]) -> None:
+    """Makes the view ``line`` of some lines, which a log has."""
+    log.write_bytes(b"".join(orjson.dumps(one) + b"\n" for one in lines))
+    read_jsonl(connection, [log])
 
 
 def empty(at: float, count: int, gap: float, *, eos: bool = False, **fields: Any) -> list[Line]:
@@ -242,14 +248,16 @@ def test_long_polls_are_no_harm(find: Find) -> None:
     assert one.impact.others_slowed == 0
 
 
-def test_a_clock_years_ahead_changes_nothing_else(find: Find) -> None:
+def test_a_clock_years_ahead_changes_nothing_else(find: Find, tmp_path: Path) -> None:
     """One line from the future neither hides nor makes an incident, whether or not it is known to be one."""
     lines = [*loop(10, 100, 0.1), *viewers(5, 60)]
     ahead = line(86_400 * 365 * 3, client="c9")
     usual = find(lines)
     assert len(usual) == 1
     assert find([*lines, ahead]) == usual
-    assert find([*lines, ahead], latest_us=BEGIN + 10**9) == usual
+    with embedded.connect(0) as connection:
+        read(connection, tmp_path / "log.jsonl", [*lines, ahead])
+        assert incidents(connection, latest_us=BEGIN + 10**9) == usual
 
 
 def test_an_overload_is_one_incident(find: Find) -> None:
@@ -485,10 +493,8 @@ def test_every_class_has_words() -> None:
 
 def test_each_step_can_be_pasted_and_explained(tmp_path: Path) -> None:
     """Steps are plain files: after the prelude each runs by itself, and shows its rows of one incident."""
-    path = tmp_path / "log.jsonl"
-    path.write_bytes(b"".join(orjson.dumps(one) + b"\n" for one in loop(10, 100, 0.1)))
     with embedded.connect(0) as shell:
-        read_jsonl(shell, [path])
+        read(shell, tmp_path / "log.jsonl", loop(10, 100, 0.1))
         embedded.roll_up(shell)
         embedded.reduce(shell)
         shell.execute(engine.prelude(Params()))
@@ -505,10 +511,8 @@ def test_each_step_can_be_pasted_and_explained(tmp_path: Path) -> None:
 def test_a_herd_is_explained_by_its_seconds(tmp_path: Path) -> None:
     """Which seconds were crowded, and the first rows in the order of time where there are too many."""
     crowd = [line(30 + wave * 3 + n / 500, 404, client=f"c{n}", conn=n) for wave in range(3) for n in range(120)]
-    path = tmp_path / "log.jsonl"
-    path.write_bytes(b"".join(orjson.dumps(one) + b"\n" for one in [event(29, "server_ready"), *crowd]))
     with embedded.connect(0) as connection:
-        read_jsonl(connection, [path])
+        read(connection, tmp_path / "log.jsonl", [event(29, "server_ready"), *crowd])
         (herd,) = incidents(connection)
         told = {table: (names, rows) for table, names, rows in engine.explain(connection, herd.number)}
     assert herd.storm is StormClass.THUNDERING_HERD

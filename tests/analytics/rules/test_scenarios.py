@@ -6,6 +6,7 @@ from collections import defaultdict
 from pathlib import Path
 
 from tests.analytics.support.jsonl import read_jsonl
+from tests.analytics.support.rules import Rules
 from tests.analytics.support.scenarios import write_all
 from tests.analytics.support.scenes import TWO_SERVERS, write_scenes
 from tests.analytics.support.writer import write_lines
@@ -17,9 +18,12 @@ FLEETS = {"overload_amplification", "thundering_herd", "small_herd_across_second
 
 
 def _found(path: Path) -> list[Incident]:
+    """Also by rules that are planned once."""
     with embedded.connect(0) as connection:
         read_jsonl(connection, [path])
-        return incidents(connection)
+        found = incidents(connection)
+        assert Rules().of(connection) == found
+    return found
 
 
 def test_every_scenario(tmp_path: Path) -> None:

@@ -5,13 +5,19 @@ from __future__ import annotations
 import json
 from collections import Counter
 from collections.abc import Iterator
-from typing import Any
+from pathlib import Path
+from typing import Any, Final
 
 import duckdb
+import orjson
 import pytest
 
+from tests.analytics.rules import test_web as web
+from tests.analytics.rules.test_incidents import event, herd, viewers
+from tests.analytics.support.jsonl import read_jsonl
+from tests.analytics.support.rules import Rules
 from tricklecast.analytics.rules import engine
-from tricklecast.analytics.rules.incidents import incidents
+from tricklecast.analytics.rules.incidents import Incident, incidents
 from tricklecast.analytics.rules.params import Params
 from tricklecast.analytics.scan import embedded
 
@@ -44,6 +50,50 @@ def test_a_broken_contract_is_told(prepared: duckdb.DuckDBPyConnection) -> None:
         "cures: 2 rows have 1 keys (client, channel, bucket_us)",
         "cures: n is null",
     ]
+
+
+LOOP: Final = [*web.loop(100, 0.1, 404, "/trickle/film/7"), event(9, "channel_end", "film", "edge-1")]
+CROWDS: Final = [
+    *web.over(3, web.fleet(60, 5, 0.5, 429)),
+    *web.skewed(web.loop(300, 0.2, 500, "/portal"), 90),
+    # A server that says nothing before a herd comes.
+    *(one for one in viewers(3, 120) if not 60 <= (one["ts_us"] - web.BEGIN) / 1e6 < 64),
+    *herd(64.1, 40, 4, 0.9),
+]
+
+
+def read(connection: duckdb.DuckDBPyConnection, folder: Path, lines: list[dict[str, Any]]) -> list[Incident]:
+    """The incidents in some lines, as the report finds them."""
+    (folder / "log.jsonl").write_bytes(b"".join(orjson.dumps(line) + b"\n" for line in lines))
+    read_jsonl(connection, [folder / "log.jsonl"])
+    return incidents(connection)
+
+
+def test_rules_that_are_planned_once_find_the_same(tmp_path: Path) -> None:
+    """In one log after the other, whatever was in the one before."""
+    with embedded.connect(0) as connection:
+        loops, crowds = read(connection, tmp_path, LOOP), read(connection, tmp_path, CROWDS)
+    assert (len(loops), len(crowds)) == (1, 3)
+    rules = Rules()
+    assert [rules.incidents(lines) for lines in (CROWDS, LOOP, [], CROWDS)] == [crowds, loops, [], crowds]
+
+
+def test_tables_that_have_no_rows_without_others(tmp_path: Path) -> None:
+    """What is not run, because there are none of these rows, would find nothing."""
+    made: dict[str, duckdb.Statement] = {}
+    for step, tables in engine.CONTRACTS.items():
+        made |= dict(zip(tables, duckdb.extract_statements(engine.step_sql(step)), strict=True))
+    with embedded.connect(0) as connection:
+        read(connection, tmp_path, LOOP + CROWDS)
+        for table, needs in engine.NOTHING_WITHOUT.items():
+            count = f"SELECT count(*) > 0 FROM {table}"
+            assert connection.execute(count).fetchall() == [(True,)], table
+            connection.execute("BEGIN")
+            for need in needs:
+                connection.execute(f"DELETE FROM {need}")
+            connection.execute(made[table])
+            assert connection.execute(count).fetchall() == [(False,)], table
+            connection.execute("ROLLBACK")
 
 
 def operators(plan: list[dict[str, Any]]) -> Iterator[dict[str, Any]]:

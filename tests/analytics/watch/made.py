@@ -3,8 +3,16 @@
 from __future__ import annotations
 
 import json
+from functools import cache
 from pathlib import Path
-from typing import Any, Final
+from typing import TYPE_CHECKING, Any, Final
+
+from tricklecast.analytics.rules.params import Params
+from tricklecast.analytics.scan import embedded
+from tricklecast.analytics.watch.window import planned
+
+if TYPE_CHECKING:
+    from tricklecast.analytics.rules.engine import Planned
 
 NOW_US: Final = 1_760_000_000_000_000
 
@@ -25,6 +33,12 @@ def append(path: Path, lines: list[str]) -> None:
     """Adds lines to a log."""
     with path.open("a", encoding="utf-8") as file:
         file.writelines(f"{each}\n" for each in lines)
+
+
+@cache
+def rules() -> Planned:
+    """The rules, which all watches of a process share: to plan them takes longer than most tests."""
+    return planned(embedded.connect(0), Params())
 
 
 class Clock:

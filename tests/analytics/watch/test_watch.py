@@ -13,7 +13,7 @@ import duckdb
 import jsonschema
 import pytest
 
-from tests.analytics.watch.made import NOW_US, Clock, append, line, loop
+from tests.analytics.watch.made import NOW_US, Clock, append, line, loop, rules
 from tests.support.long import mostly_long
 from tricklecast.analytics.lines import find_logs
 from tricklecast.analytics.lines.embedded import read_lines
@@ -49,6 +49,7 @@ class Watched:
         request = WatchRequest((str(self.log),), earliest=True, state=folder / "state")
         self.told: list[AlertBody] = []
         self.watch = Watch(request, store, ["told"], self.clock, self.clock.wall_us)
+        self.watch.judge.window.planned = rules()
 
     def step(self, *lines: str, after_s: float = 1.0) -> list[tuple[str, str]]:
         """Adds lines, lets time pass and gives the news: status and id."""
