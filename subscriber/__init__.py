@@ -36,7 +36,7 @@ if TYPE_CHECKING:
         SubscriberEvent,
         SubscriberStatistics,
     )
-    from tricklecast.subscriber.media.joiner import NotMedia
+    from tricklecast.subscriber.media.opening import NotMedia
     from tricklecast.subscriber.messages import BadMessage, Message, MessageOptions, Messages, json_lines, json_messages
     from tricklecast.subscriber.segment import Segment
     from tricklecast.subscriber.sinks import SinkFailed
@@ -49,7 +49,7 @@ _HOMES = {
     ".core": "AnyStart OnLag",
     ".events": "Connected Ended Failed Gap Lagging Restarted Retrying SegmentBroken SegmentResumed SegmentTruncated "
     "SkippedAhead SubscriberEvent SubscriberStatistics",
-    ".media.joiner": "NotMedia",
+    ".media.opening": "NotMedia",
     ".messages": "BadMessage Message MessageOptions Messages json_lines json_messages",
     ".segment": "Segment",
     ".sinks": "SinkFailed",

@@ -1,4 +1,4 @@
-"""PyAV for both clients: the check that it is installed, its errors, streams, codecs and decoders.
+"""PyAV for both clients: the check that it is installed, its errors, streams, packets, codecs and decoders.
 
 PyAV is optional, so each function imports it when it is called. Three habits of PyAV and libavformat are worked around
 here: a stream, its decoder and its packets are lost with their container; PyAV does not show streams that begin after
@@ -9,14 +9,15 @@ from __future__ import annotations
 
 import os
 import re
+from collections.abc import Iterator, Sequence
 from threading import Lock
 from typing import TYPE_CHECKING, Any, Final, cast
 
 from tricklecast.trickle.errors import InvalidInput, NoHardware, needs
 
 if TYPE_CHECKING:
-    from av import CodecContext
-    from av.container import Container, OutputContainer
+    from av import CodecContext, Packet
+    from av.container import Container, InputContainer, OutputContainer
     from av.stream import Stream
 
 NEEDS_PYAV: Final = f"media {needs('PyAV', 'media')}"
@@ -65,6 +66,22 @@ def file_errors() -> tuple[type[Exception], ...]:
     from av.error import FFmpegError
 
     return OSError, FFmpegError
+
+
+def demuxed(container: InputContainer, streams: Sequence[Stream]) -> Iterator[Packet[Stream]]:
+    """Yield the packets of some streams of a container, and an empty one of each at the end.
+
+    A stream that begins after the container was opened is left out.
+
+    Raises:
+        OSError: the container is damaged, or cannot be read (PyAV's ``FFmpegError``, too).
+    """
+    while True:
+        try:
+            yield from container.demux(streams)
+            return
+        except IndexError:  # PyAV met a new stream; the next call of demux() knows it
+            continue
 
 
 def copied(stream: Stream, container: OutputContainer | None = None, *, is_opaque: bool | None = None) -> Stream:

@@ -29,11 +29,11 @@ from typing import TYPE_CHECKING, Any, Final, Protocol, cast
 from tricklecast.publisher.media.source import MediaSource
 from tricklecast.publisher.raw import StoppableReader, standard_input
 from tricklecast.trickle.errors import InvalidInput
-from tricklecast.trickle.media.demux import demuxed
 from tricklecast.trickle.media.timeline import MAX_HELD
 from tricklecast.trickle.pyav import (
     codec_family,
     codec_name,
+    demuxed,
     need_pyav,
     new_decoder,
     packet_errors,

@@ -21,6 +21,7 @@ from functools import cache
 from itertools import pairwise
 from typing import TYPE_CHECKING, Final, TypeAlias, cast
 
+from tricklecast.subscriber.media.opening import FORMATS, NotMedia, open_segment
 from tricklecast.trickle.errors import needs
 from tricklecast.trickle.media.clock import read_clock, read_prft, read_temi
 from tricklecast.trickle.media.containers import (
@@ -42,8 +43,8 @@ from tricklecast.trickle.media.containers import (
     tracks,
     ts_packets,
 )
-from tricklecast.trickle.media.demux import FORMATS, MAX_SAMPLES, demuxed
-from tricklecast.trickle.pyav import reason
+from tricklecast.trickle.media.demux import MAX_SAMPLES
+from tricklecast.trickle.pyav import demuxed, reason
 
 if TYPE_CHECKING:
     from av import Packet
@@ -455,13 +456,13 @@ def _unread(scan: _Scan) -> str:
 
 def _demux(data: bytes, container: Container, *, decode: bool) -> tuple[dict[int, Track], Picture | None, str]:
     """The tracks by PID or number, the first picture, and why there are no tracks."""
-    import av
+    from av.error import FFmpegError
 
     found: dict[int, Track] = {}
     first: _FirstPicture | None = None
     error = "no tracks"
     try:
-        with av.open(io.BytesIO(data), "r", FORMATS[container], options=_OPTIONS) as source:
+        with open_segment(io.BytesIO(data), container, _OPTIONS) as source:
             streams = {stream.index: stream for stream in list(source.streams)[:MAX_TRACKS]}
             for stream in streams.values():
                 found[stream.id] = _track(stream, WRAP if container is Container.MPEGTS else None)
@@ -472,7 +473,7 @@ def _demux(data: bytes, container: Container, *, decode: bool) -> tuple[dict[int
                     _add(found[packet.stream.id], packet)
                 if first is not None and packet.stream is first.stream:
                     first.add(packet)
-    except (av.error.FFmpegError, ValueError) as problem:  # what came before it counts
+    except (FFmpegError, NotMedia, ValueError) as problem:  # what came before it counts
         error = reason(problem)
     found = {ident: track for ident, track in found.items() if track.samples or track.is_timed}
     return found, None if first is None else first.picture, "" if found else error

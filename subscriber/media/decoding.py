@@ -20,13 +20,13 @@ import anyio
 from anyio import from_thread
 
 from tricklecast.subscriber.media.frame import Arrays, Clock, Frame
-from tricklecast.subscriber.media.joiner import NotMedia
+from tricklecast.subscriber.media.opening import NotMedia, open_segment
 from tricklecast.subscriber.segment import Segment
 from tricklecast.trickle.errors import NoHardware, TrickleError
 from tricklecast.trickle.media.clock import read_prft, read_temi
 from tricklecast.trickle.media.containers import PACKET_BYTES, SNIFF_BYTES, Container, sniff
-from tricklecast.trickle.media.demux import FORMATS, SampleGuard, UnsafeMedia, demuxed
-from tricklecast.trickle.pyav import copied, new_decoder
+from tricklecast.trickle.media.demux import SampleGuard, UnsafeMedia
+from tricklecast.trickle.pyav import copied, demuxed, new_decoder
 
 if TYPE_CHECKING:
     from av import CodecContext, Packet
@@ -118,9 +118,9 @@ class ChunkReader:
         """Put bytes in front."""
         self._rest = data + self._rest
 
-    def guard(self) -> None:
+    def guard(self, guard: SampleGuard) -> None:
         """The segment is MP4: libavformat gets only what it can read without harm."""
-        self._guard = SampleGuard()
+        self._guard = guard
         self._rest = self._guarded(self._rest)
 
     def read(self, size: int) -> bytes:
@@ -194,6 +194,7 @@ class Decoding:
         self._ends: dict[str, Fraction] = {}
         self._bases: dict[str, Fraction] = {}
         self._anchor: tuple[Fraction, int] | None = None
+        self._init = b""  # the last init segment of MP4
         self._seq = self._gap = 0
         self._restarted = False
 
@@ -209,6 +210,8 @@ class Decoding:
     def lost(self, *, restarted: bool = False) -> None:
         """Something is missing here, or the channel restarted: decoders begin anew. :meth:`flush` them before."""
         self._restarted |= restarted
+        if restarted:
+            self._init = b""
         if self._decoders:
             self.counts.resets += 1
         self._decoders, self._set_up, self._ends, self._anchor = {}, {}, {}, None
@@ -235,29 +238,25 @@ class Decoding:
             yield from self._decoded(kind, decoder, None)
 
     def _frames(self, segment: Segment, reader: ChunkReader) -> Iterator[Frame]:
-        import av
-
         if segment.gap or segment.restarted:
             yield from self._flushed()
-            self.lost()
-        self._gap, self._restarted = self._gap + segment.gap, self._restarted or segment.restarted
+            self.lost(restarted=segment.restarted)
+        self._gap += segment.gap
         head = bytes(reader.head)
         if not head:
             return
-        kind = sniff(head)
-        if kind not in FORMATS:
-            raise NotMedia(f"segment {segment.seq} is neither MPEG-TS nor MP4")
+        kind, guard = sniff(head), SampleGuard(self._init)
         if kind is Container.MPEGTS:
             reader.prepend(_NULL_PACKETS)
-        else:
-            reader.guard()
+        elif kind is Container.FMP4:
+            reader.guard(guard)
         try:
-            # libavformat asks for types only; the reader is all that it needs of a file.
-            container = av.open(cast(Any, reader), "r", format=FORMATS[kind], options=_options(kind, head))
-        except (av.error.FFmpegError, ValueError) as error:
+            container = open_segment(reader, kind, _options(kind, head))
+        except NotMedia as error:
             if reader.failure is not None:
                 return  # the caller raises that
             raise NotMedia(f"segment {segment.seq} cannot be read: {error}") from error
+        self._init = guard.init
         self._seq = segment.seq
         with container:
             yield from self._demuxed(container, reader)
@@ -404,7 +403,7 @@ def _whole(pieces: list[Packet[Stream]]) -> Packet[Stream]:
 
 
 def _options(kind: Container, head: bytes) -> dict[str, str]:
-    options = dict(_OPTIONS[kind])
+    options = dict(_OPTIONS.get(kind, {}))
     if b"Opus" in head and kind is Container.MPEGTS:  # only libavformat's parser finds the packets in its framing
         options["fflags"] = "+nofillin"
     return options

@@ -35,7 +35,7 @@ from tricklecast.subscriber.core import AnyStart, OnLag, Start
 from tricklecast.subscriber.events import SubscriberEvent
 from tricklecast.subscriber.media.decoding import ChunkReader, Decoding, FrameStatistics, SoftwareDecoding
 from tricklecast.subscriber.media.frame import Arrays, Frame, FrameBatch, joined, stacked
-from tricklecast.subscriber.media.joiner import NotMedia
+from tricklecast.subscriber.media.opening import NotMedia
 from tricklecast.subscriber.segment import Segment
 from tricklecast.trickle.backoff import Backoff
 from tricklecast.trickle.client.arguments import URLs, check_number

@@ -21,14 +21,15 @@ from typing import TYPE_CHECKING, Any, BinaryIO, Final, NamedTuple, TypeAlias, c
 import anyio
 from anyio import to_thread
 
+from tricklecast.subscriber.media.opening import NotMedia, open_segment
 from tricklecast.subscriber.segment import Segment
 from tricklecast.subscriber.sinks import Output, SinkFailed, check_path
 from tricklecast.trickle.amounts import count
 from tricklecast.trickle.errors import InvalidInput, TrickleError
-from tricklecast.trickle.media.containers import SNIFF_BYTES, Container, damaged_fragments, init_segment, sniff
-from tricklecast.trickle.media.demux import FORMATS, SampleGuard, demuxed
+from tricklecast.trickle.media.containers import SNIFF_BYTES, Container, damaged_fragments, sniff
+from tricklecast.trickle.media.demux import SampleGuard
 from tricklecast.trickle.media.timeline import CLOCK_HZ, Timeline, ticks
-from tricklecast.trickle.pyav import codec_family, copied, file_errors, need_pyav, packet_errors, reason
+from tricklecast.trickle.pyav import codec_family, copied, demuxed, file_errors, need_pyav, packet_errors, reason
 
 if TYPE_CHECKING:
     from av import Packet
@@ -51,10 +52,6 @@ class Slot(NamedTuple):
 
     kind: str
     number: int
-
-
-class NotMedia(TrickleError):
-    """A segment's bytes are no media that can be read."""
 
 
 class Track(NamedTuple):
@@ -404,23 +401,20 @@ class Joiner:
                 file.close()
 
     def _read(self, data: BinaryIO, name: str, *, whole: bool, follows: bool) -> DemuxedSegment:
-        import av
+        from av.error import FFmpegError
 
         data.seek(0)
         kind = sniff(data.read(SNIFF_BYTES))
         data.seek(0)
-        if kind not in FORMATS:
-            raise NotMedia("it is neither MPEG-TS nor MP4")
         missing = 0
         try:
             if kind is Container.FMP4:
                 content = data.read()
                 missing = damaged_fragments(content) if whole else 0
-                content = SampleGuard().feed(content)
-                init = init_segment(content)
-                self._init = init or self._init
-                data = io.BytesIO(content if init else self._init + content)
-            container = av.open(data, mode="r", format=FORMATS[kind])
+                guard = SampleGuard(self._init)
+                data = io.BytesIO(guard.feed(content))
+                self._init = guard.init
+            container = open_segment(data, kind)
             with ExitStack() as opened:
                 opened.enter_context(container)
                 tracks = _tracks(container)
@@ -429,7 +423,7 @@ class Joiner:
                 part = DemuxedSegment(container, tracks, packets, follows, damage, missing, name)
                 opened.pop_all()
                 return part
-        except (av.error.FFmpegError, OSError, ValueError) as error:
+        except (FFmpegError, OSError, ValueError) as error:
             raise NotMedia(reason(error)) from error
 
     def _unusable(self, error: NotMedia, name: str) -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import io
 import os
 import sys
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any, cast
@@ -16,12 +17,12 @@ from av.stream import Disposition
 
 from tests.publisher.media.clips import make_clip
 from tricklecast.trickle.errors import InvalidInput, NoHardware
-from tricklecast.trickle.media.demux import demuxed
 from tricklecast.trickle.pyav import (
     check_hwaccel,
     codec_family,
     codec_name,
     copied,
+    demuxed,
     file_errors,
     is_attached,
     need_pyav,
@@ -30,6 +31,27 @@ from tricklecast.trickle.pyav import (
     present_streams,
     reason,
 )
+
+
+class LateStream:
+    """A container that, like PyAV, meets a new stream behind its second packet."""
+
+    def __init__(self) -> None:
+        self.packets = iter([1, 2, None, 3])
+
+    def demux(self, streams: Sequence[object], /) -> Iterator[int]:
+        """Raise IndexError where the new stream begins."""
+        assert list(streams) == ["video"]
+        for packet in self.packets:
+            if packet is None:
+                raise IndexError("list index out of range")
+            yield packet
+
+
+def test_a_stream_that_begins_later_stops_no_other() -> None:
+    """Its packets are left out, and the others are yielded."""
+    found: list[Any] = list(demuxed(cast(Any, LateStream()), cast(Any, ["video"])))
+    assert found == [1, 2, 3]
 
 
 def test_without_pyav_the_error_says_what_to_install(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -1,26 +1,16 @@
-"""Two things that a reader of foreign media needs around PyAV's demuxer.
+"""Guards a demuxer against the bytes of foreign MP4.
 
-- :func:`demuxed` goes on when a stream begins after the container was opened, at which PyAV's own ``demux`` fails.
-- :class:`SampleGuard` stands before the demuxer. libavformat allocates an index of all samples that an MP4 header
-  announces, and a header of some bytes can announce millions of them: gigabytes for a segment of one kilobyte. The
-  guard reads the boxes first and refuses such a segment. Limiting the process's memory instead would end the program.
+libavformat allocates an index of all samples that an MP4 header announces, and a header of some bytes can announce
+millions of them: gigabytes for a segment of one kilobyte. :class:`SampleGuard` reads the boxes first and refuses such a
+segment. Limiting the process's memory instead would end the program. Since it sees all boxes, it also puts the last
+init segment in front of the media of a segment that has none.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
-from typing import Final, Protocol, TypeVar
+from typing import Final
 
-from tricklecast.trickle.media.containers import (
-    Container,
-    fragment_samples,
-    has_huge_track,
-    has_sample_table,
-    number,
-)
-
-FORMATS: Final = {Container.MPEGTS: "mpegts", Container.FMP4: "mp4"}
-"""libavformat's names of the containers."""
+from tricklecast.trickle.media.containers import fragment_samples, has_huge_track, has_sample_table, number
 
 MAX_SAMPLES: Final = 1 << 20
 """Most samples of an MP4 segment: more than five hours of sound have."""
@@ -30,31 +20,6 @@ MAX_BOX: Final = 16 * 1024 * 1024
 
 _TO_THE_END: Final = 1 << 64
 """The size of an ``mdat`` that goes on to the segment's end."""
-
-P_co = TypeVar("P_co", covariant=True)
-
-
-class Demuxer(Protocol[P_co]):
-    """An input container of PyAV."""
-
-    def demux(self, streams: Sequence[object], /) -> Iterator[P_co]:
-        """Yield the packets of these streams, and an empty one of each at the end."""
-
-
-def demuxed(container: Demuxer[P_co], streams: Sequence[object]) -> Iterator[P_co]:
-    """Yield the packets of some streams of a container, and an empty one of each at the end.
-
-    A stream that begins after the container was opened is left out.
-
-    Raises:
-        OSError: the container is damaged, or cannot be read (PyAV's ``FFmpegError``, too).
-    """
-    while True:
-        try:
-            yield from container.demux(streams)
-            return
-        except IndexError:  # PyAV met a new stream; the next call of demux() knows it
-            continue
 
 
 class UnsafeMedia(ValueError):
@@ -66,9 +31,18 @@ class SampleGuard:
 
     A box is held back until it is whole. Only ``mdat``, the media, is passed on as it comes. So at most
     :data:`MAX_BOX` bytes are held. Bytes that are no box end the segment, as they do for libavformat.
+
+    Args:
+        init: the init segment of the segments before, for a segment that has none.
+
+    Attributes:
+        init: the init segment for the segments behind this one: its own, if it has one.
     """
 
-    def __init__(self) -> None:
+    def __init__(self, init: bytes = b"") -> None:
+        self.init = init
+        self._missing = init  # goes in front of the media
+        self._brands = b""  # the segment's ftyp
         self._held = bytearray()  # bytes of a box that is not whole
         self._media_left = 0  # bytes left of the present mdat
         self._samples = 0  # samples that the headers have announced
@@ -92,6 +66,8 @@ class SampleGuard:
 
     def _next_box(self) -> int:
         """Return how many bytes may be passed on: a whole box, or the bytes of ``mdat`` that are here; 0 for none."""
+        if self._missing and bytes(self._held[4:8]) in (b"moof", b"mdat"):
+            self._held[:0], self._missing = self._missing, b""
         size, header = number(self._held, 0, 4), 8
         if size == 1:  # the size follows, in 64 bits
             size, header = number(self._held, 8, 8), 16
@@ -114,3 +90,7 @@ class SampleGuard:
         self._samples += fragment_samples(box)
         if self._samples > MAX_SAMPLES:
             raise UnsafeMedia(f"more than {MAX_SAMPLES} samples")
+        if box[4:8] == b"ftyp":
+            self._brands = box
+        elif box[4:8] == b"moov":
+            self.init, self._missing = self._brands + box, b""

@@ -35,11 +35,12 @@ from tricklecast.publisher.media.muxers import ContainerName
 from tricklecast.publisher.media.reader import LOOK_AHEAD, MediaOptions, Remuxer, SourceBroke
 from tricklecast.publisher.media.segmenter import Segmenter
 from tricklecast.publisher.steps import Chunk
-from tricklecast.subscriber.media.joiner import Joiner, NotMedia
+from tricklecast.subscriber.media.joiner import Joiner
+from tricklecast.subscriber.media.opening import NotMedia
 from tricklecast.trickle.errors import InvalidInput
 from tricklecast.trickle.media.containers import Continuity, Step, crc32, sniff, ts_packets
-from tricklecast.trickle.media.demux import demuxed
 from tricklecast.trickle.media.timeline import MAX_HELD
+from tricklecast.trickle.pyav import demuxed
 
 FILE = MediaOptions(realtime=False)
 

@@ -41,7 +41,7 @@ from tricklecast.subscriber.media.frames import (
     FrameReader,
     frames,
 )
-from tricklecast.subscriber.media.joiner import NotMedia
+from tricklecast.subscriber.media.opening import NotMedia
 from tricklecast.testing import server
 from tricklecast.trickle import pyav
 from tricklecast.trickle.errors import (
@@ -169,9 +169,9 @@ class Whole:
     def prepend(self, data: bytes) -> None:
         self._data = io.BytesIO(data + self.head)
 
-    def guard(self) -> None:
+    def guard(self, guard: SampleGuard) -> None:
         try:
-            self._data = io.BytesIO(SampleGuard().feed(self.head))
+            self._data = io.BytesIO(guard.feed(self.head))
         except demux.UnsafeMedia as error:
             self.failure, self._data = error, io.BytesIO()
 
@@ -226,8 +226,15 @@ async def test_a_segment_that_is_no_media_is_left_out(url: str, tmp_path: Path) 
     assert {frame.seq for frame in found} == {0, 2}
     assert reader.statistics().unreadable == 1
     await publish(f"{url}-text", [b"no media" * 100])
-    with pytest.raises(NotMedia, match="segment 0 is neither MPEG-TS nor MP4"):
+    with pytest.raises(NotMedia, match="segment 0 cannot be read: it is neither MPEG-TS nor MP4"):
         await read(f"{url}-text")
+
+
+async def test_an_init_segment_is_needed_once(url: str, tmp_path: Path) -> None:
+    """Some publishers of fragmented MP4 send it with the first segment only."""
+    first, *others = segments_of(make_clip(tmp_path / "clip.mp4", audio=None), "fmp4")
+    await publish(url, [first, *(data[data.index(b"moof") - 4 :] for data in others)])
+    assert [frame.seq for frame in await read(url)].count(1) == 25
 
 
 async def test_mp4_that_announces_too_many_samples_is_left_out(url: str, tmp_path: Path) -> None:

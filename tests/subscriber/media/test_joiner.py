@@ -13,7 +13,8 @@ import pytest
 
 from tests.publisher.media.clips import Decoded, decode, make_clip
 from tests.support.segments import cut
-from tricklecast.subscriber.media.joiner import Joiner, NotMedia, is_joined
+from tricklecast.subscriber.media.joiner import Joiner, is_joined
+from tricklecast.subscriber.media.opening import NotMedia
 from tricklecast.subscriber.sinks import SinkFailed
 
 SECONDS = 4

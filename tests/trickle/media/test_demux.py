@@ -1,8 +1,7 @@
-"""The safeguards around the demuxer: streams that begin later, and MP4 that announces too many samples."""
+"""MP4 before the demuxer: what announces too many samples is refused, and a missing init segment is put in."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
 from itertools import pairwise
 
 import pytest
@@ -11,27 +10,7 @@ from hypothesis import strategies as st
 
 from tricklecast.trickle.media import demux
 from tricklecast.trickle.media.containers import box, full_box
-from tricklecast.trickle.media.demux import MAX_SAMPLES, SampleGuard, UnsafeMedia, demuxed
-
-
-class LateStream:
-    """A container that, like PyAV, meets a new stream behind its second packet."""
-
-    def __init__(self) -> None:
-        self.packets = iter([1, 2, None, 3])
-
-    def demux(self, streams: Sequence[object], /) -> Iterator[int]:
-        """Raise IndexError where the new stream begins."""
-        assert list(streams) == ["video"]
-        for packet in self.packets:
-            if packet is None:
-                raise IndexError("list index out of range")
-            yield packet
-
-
-def test_a_stream_that_begins_later_stops_no_other() -> None:
-    """Its packets are left out, and the others are yielded."""
-    assert list(demuxed(LateStream(), ["video"])) == [1, 2, 3]
+from tricklecast.trickle.media.demux import MAX_SAMPLES, SampleGuard, UnsafeMedia
 
 
 def moof(samples: int) -> bytes:
@@ -58,6 +37,25 @@ def test_media_passes_as_it_comes() -> None:
         assert guard.feed(moof(1)[-1:] + head + b"a") == moof(1) + head + b"a"
         assert guard.feed(b"trun" * 5) == b"trun" * 5
     assert SampleGuard().feed(b"\0\0\0\1mdat\0\0") == b""
+
+
+def test_the_init_segment_goes_on_to_segments_without_one() -> None:
+    """It is put in front of their media. An own one takes its place; one that is refused does not."""
+    first = SampleGuard()
+    first.feed(SEGMENT)
+    init = box(b"ftyp", b"isom") + box(b"moov", bytes(50))
+    assert first.init == init
+    second, media = SampleGuard(first.init), moof(3) + box(b"mdat", b"media")
+    assert second.feed(box(b"styp") + media[:5]) == box(b"styp")
+    assert second.feed(media[5:] + media) == init + media + media
+    assert second.init == init
+    third = SampleGuard(second.init)
+    assert third.feed(box(b"moov", b"other") + media) == box(b"moov", b"other") + media
+    assert third.init == box(b"moov", b"other")
+    fourth = SampleGuard(init)
+    with pytest.raises(UnsafeMedia):
+        fourth.feed(box(b"moov", b"cmov"))
+    assert fourth.init == init
 
 
 @pytest.mark.parametrize("end", [b"\0\0\0\7free", b"\0\0\0\0free", b"\0\0\0\1free" + bytes(8), b"\0\0\0\7mdat"])
