@@ -23,8 +23,7 @@ from storm_tables import parameter_table, report_tables
 from tricklecast.analytics.report.model import Alert, Report, schema
 from tricklecast.app.cli import COMMANDS, Command, load
 from tricklecast.trickle import __version__
-from tricklecast.trickle.client.reports import Event
-from tricklecast.trickle.errors import TrickleError
+from tricklecast.trickle.errors import Fields
 
 project = "tricklecast"
 release = __version__
@@ -54,7 +53,7 @@ def setup(app: Sphinx) -> None:
 
 def _signature(app: Sphinx, what: str, name: str, shown: object, *rest: object) -> tuple[str, str] | None:
     """An event is made with its fields, and so are most errors."""
-    has_fields = isinstance(shown, type) and issubclass(shown, Event | TrickleError) and "__init__" not in vars(shown)
+    has_fields = isinstance(shown, type) and issubclass(shown, Fields) and "__init__" not in vars(shown)
     fields = getattr(shown, "__match_args__", ()) if has_fields else ()
     return (f"({', '.join(fields)})", "") if fields else None
 

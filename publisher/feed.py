@@ -161,7 +161,7 @@ class Feed:
         publisher: entered; made with ``when_full="drop"`` if segments may be dropped, otherwise with ``"wait"``.
         steps: what to publish.
         drops: segments are dropped when the network is too slow; otherwise the source waits.
-        warn: is told about each segment that is lost or dropped.
+        warn: is told, for people, about each segment that is lost or dropped; so is the publisher's log.
         shorten: is told the size of a segment that the server refuses as too large: without an end to it, all that
             follows would be lost, too.
     """
@@ -172,7 +172,7 @@ class Feed:
         steps: Receiver,
         *,
         drops: bool,
-        warn: Callable[[str], None],
+        warn: Callable[[str], None] = lambda _: None,
         shorten: Callable[[int], None] = lambda _: None,
     ) -> None:
         self.totals = Totals()

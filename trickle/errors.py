@@ -57,12 +57,14 @@ class TrickleError(Exception):
     resume: Position | None = None
 
 
-@dataclass_transform(eq_default=False)
-class _Fields(TrickleError):
-    """An error whose attributes are its arguments: those that its classes annotate, in this order.
+class Fields:
+    """Base class of what has the fields that its classes annotate, those of the first class first.
 
-    Type checkers take it for a dataclass. But no code is generated for it, which would take as long as to load all the
-    rest of this module four times; and two errors are equal only if they are the same one.
+    Type checkers take the subclasses for dataclasses. But no code is generated for them: for all errors and events that
+    would take several times as long as to load the rest of their modules.
+
+    Raises:
+        TypeError: a field without a default is missing, or a value belongs to no field.
     """
 
     __match_args__: ClassVar[tuple[str, ...]] = ()
@@ -72,18 +74,26 @@ class _Fields(TrickleError):
         cls.__match_args__ = (*cls.__match_args__, *own)  # type: ignore[misc]  # of each class its own
 
     def __init__(self, *values: object, **named: object) -> None:
-        super().__init__(*values)
-        vars(self).update(zip(self.__match_args__, values, strict=False), **named)  # the others are class attributes
+        fields, own = self.__match_args__, vars(self)
+        own.update(zip(fields, values, strict=False), **named)  # class attributes are the defaults
+        is_known = len(own) == len(values) + len(named) and all(name in fields for name in named)
+        if not is_known or not all(hasattr(self, name) for name in fields):
+            raise TypeError(f"{type(self).__name__} has the fields ({', '.join(fields)})")
 
     def __repr__(self) -> str:
         return f"{type(self).__name__}({', '.join(f'{name}={getattr(self, name)!r}' for name in self.__match_args__)})"
+
+
+@dataclass_transform(eq_default=False)
+class _Described(Fields, TrickleError):
+    """An error whose fields are its arguments. Two errors are equal only if they are the same one."""
 
 
 class InvalidInput(TrickleError, ValueError):
     """An argument is wrong; nothing was sent or changed."""
 
 
-class InvalidSeq(_Fields, InvalidInput):
+class InvalidSeq(_Described, InvalidInput):
     """A seq does not follow ``-?[0-9]{1,15}``, or has a sign where none is allowed."""
 
     text: str
@@ -92,7 +102,7 @@ class InvalidSeq(_Fields, InvalidInput):
         return f"not a seq: {self.text[:40]!r}"
 
 
-class InvalidChannelName(_Fields, InvalidInput):
+class InvalidChannelName(_Described, InvalidInput):
     """A path segment cannot name a channel."""
 
     raw: str
@@ -120,7 +130,7 @@ class InvalidURL(InvalidInput):
         return f"not a usable URL: {self.url!r}: {self.why}"
 
 
-class NoHardware(_Fields, InvalidInput):
+class NoHardware(_Described, InvalidInput):
     """A device that was asked for does not decode this video on this machine.
 
     Attributes:
@@ -191,7 +201,7 @@ class ClosedHere(LocalProtocolError):
     """The program has closed the publisher or subscriber, and then used it."""
 
 
-class SegmentDropped(_Fields, ClosedHere):
+class SegmentDropped(_Described, ClosedHere):
     """A publisher gave a segment up, since its buffer was full. The server has a part of it, or nothing.
 
     Attributes:
@@ -205,7 +215,7 @@ class SegmentDropped(_Fields, ClosedHere):
         return f"{about} was dropped: the buffer is full of segments that the server has not confirmed"
 
 
-class ChannelEnded(_Fields):
+class ChannelEnded(_Described):
     """The channel has ended normally.
 
     Attributes:
@@ -218,7 +228,7 @@ class ChannelEnded(_Fields):
         return "the channel has ended"
 
 
-class BrokenByPeer(_Fields):
+class BrokenByPeer(_Described):
     """The server, or the way to it, failed this request.
 
     Attributes:

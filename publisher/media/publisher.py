@@ -27,7 +27,7 @@ from tricklecast.publisher.media.muxers import ContainerName
 from tricklecast.publisher.media.segmenter import Segmenter
 from tricklecast.publisher.steps import SegmentEnd, Step
 from tricklecast.trickle.client.arguments import URLs, check_number
-from tricklecast.trickle.client.reports import Reporter
+from tricklecast.trickle.client.reports import Event, Reporter
 from tricklecast.trickle.client.tasks import BackgroundTask
 from tricklecast.trickle.errors import InvalidInput, LocalProtocolError, TrickleError
 from tricklecast.trickle.pyav import codec_name, copied, need_pyav
@@ -57,9 +57,8 @@ START_S: Final = 1.0
 _TRACKS: Final = {"video": 0, "audio": 1}
 
 
-@dataclass(frozen=True, slots=True)
-class FramesDropped:
-    """Event: pictures were dropped, because the encoder was too slow for them.
+class FramesDropped(Event):
+    """Pictures were dropped, because the encoder was too slow for them.
 
     Attributes:
         count: in all, since the start.
@@ -320,7 +319,7 @@ class MediaPublisher:
 
     async def _run(self) -> None:
         send, receive = anyio.create_memory_object_stream[Step](STEPS_AHEAD)
-        self._feed = Feed(self._publisher, receive, drops=self._drops, warn=logger.warning)
+        self._feed = Feed(self._publisher, receive, drops=self._drops)
         try:
             async with anyio.create_task_group() as tasks, receive:
                 tasks.start_soon(self._encode, send)

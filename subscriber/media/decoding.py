@@ -22,6 +22,7 @@ from anyio import from_thread
 from tricklecast.subscriber.media.frame import Arrays, Clock, Frame
 from tricklecast.subscriber.media.opening import NotMedia, open_segment
 from tricklecast.subscriber.segment import Segment
+from tricklecast.trickle.client.reports import Event
 from tricklecast.trickle.errors import NoHardware, TrickleError
 from tricklecast.trickle.media.clock import read_prft, read_temi
 from tricklecast.trickle.media.containers import PACKET_BYTES, SNIFF_BYTES, Container, sniff
@@ -50,9 +51,8 @@ _OPTIONS: Final = {
 _NULL_PACKETS: Final = (b"\x47\x1f\xff\x10" + bytes(PACKET_BYTES - 4)) * 16
 
 
-@dataclass(frozen=True, slots=True)
-class SoftwareDecoding:
-    """Event: ``hwaccel="auto"`` found no device, so that pictures are decoded by the processor.
+class SoftwareDecoding(Event):
+    """``hwaccel="auto"`` found no device, so that pictures are decoded by the processor.
 
     Attributes:
         error: why no device decodes them.

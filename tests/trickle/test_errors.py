@@ -310,6 +310,15 @@ def test_an_error_is_equal_to_itself_alone() -> None:
     assert repr(ChannelEnded(3)) == "ChannelEnded(seq=3)"
 
 
+@pytest.mark.parametrize(
+    ("values", "named"), [(("a",), {}), (("a", "b", "c"), {}), (("a", "b"), {"raw": "a"}), (("a", "b"), {"other": "a"})]
+)
+def test_an_error_needs_its_fields(values: tuple[str, ...], named: dict[str, str]) -> None:
+    """Each once, and no other."""
+    with pytest.raises(TypeError, match=r"InvalidChannelName has the fields \(raw, why\)"):
+        InvalidChannelName(*values, **named)
+
+
 # Positions.
 
 seqs = st.integers(0, 10**15 - 1)

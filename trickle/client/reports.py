@@ -6,32 +6,14 @@ import logging
 from collections.abc import Callable
 from typing import Generic, TypeVar, dataclass_transform
 
+from tricklecast.trickle.errors import Fields
+
 E = TypeVar("E")
 
 
 @dataclass_transform(frozen_default=True)
-class Event:
-    """Base class of events: values that do not change, with the fields that a subclass annotates.
-
-    They are made, compared, matched and shown as frozen dataclasses are, and type checkers take them for such. But no
-    code is generated for them: for twenty classes that would take a tenth of the time in which the clients are loaded.
-    """
-
-    __match_args__: tuple[str, ...] = ()
-
-    def __init_subclass__(cls) -> None:
-        cls.__match_args__ = tuple(cls.__annotations__)  # type: ignore[misc]  # of each class its own
-
-    def __init__(self, *values: object, **named: object) -> None:
-        fields, own = self.__match_args__, vars(self)
-        own.update(zip(fields, values, strict=False))
-        for name in fields[len(values) :]:
-            if name in named:
-                own[name] = named.pop(name)
-            elif name in vars(type(self)):
-                own[name] = vars(type(self))[name]
-        if named or len(values) > len(fields) or len(own) < len(fields):
-            raise TypeError(f"{type(self).__name__} has the fields ({', '.join(fields)})")
+class Event(Fields):
+    """Base class of events: values that do not change."""
 
     def __setattr__(self, name: str, value: object) -> None:
         raise AttributeError(f"an event does not change: {name}")
@@ -39,14 +21,14 @@ class Event:
     def __delattr__(self, name: str) -> None:
         raise AttributeError(f"an event does not change: {name}")
 
+    def _values(self) -> tuple[object, ...]:
+        return tuple(getattr(self, name) for name in self.__match_args__)
+
     def __eq__(self, other: object) -> bool:
-        return vars(self) == vars(other) if type(self) is type(other) else NotImplemented
+        return self._values() == other._values() if isinstance(other, type(self)) else NotImplemented
 
     def __hash__(self) -> int:
-        return hash((type(self), *vars(self).values()))
-
-    def __repr__(self) -> str:
-        return f"{type(self).__name__}({', '.join(f'{name}={value!r}' for name, value in vars(self).items())})"
+        return hash((type(self), self._values()))
 
 
 class Reporter(Generic[E]):

@@ -56,13 +56,6 @@ def test_events_are_values() -> None:
             assert (old, new) == (1, 2)
 
 
-@pytest.mark.parametrize(("values", "named"), [((), {}), ((1, 2, 3), {}), ((1,), {"old": 1}), ((1,), {"other": 1})])
-def test_an_event_needs_its_fields(values: tuple[int, ...], named: dict[str, int]) -> None:
-    """Each once, and no other."""
-    with pytest.raises(TypeError, match=r"Moved has the fields \(old, new\)"):
-        Moved(*values, **named)
-
-
 def test_an_event_does_not_change() -> None:
     """Neither by an assignment nor by a deletion."""
     moved = Moved(1)
