@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from tests.analytics.watch.made import NOW_US, Clock, line, loop
+from tests.analytics.watch.made import NOW_US, Clock, line, loop, rules
 from tricklecast.analytics import stream
 from tricklecast.analytics.errors import AnalyticsError, BadInput, SparkUnavailable
 from tricklecast.analytics.lines import find_logs
@@ -49,6 +49,7 @@ class Streamed:
     def restart(self) -> None:
         """Begins with what the store knows."""
         self.stream = Stream(self.request, self.store, ["told"], self.clock.wall_us)
+        self.stream.judge.window.planned = rules()
 
     def batch(self, *lines: str, after_s: float = 0.0) -> list[tuple[str, str]]:
         """Gives one batch of lines, and the news: status and client."""

@@ -14,7 +14,7 @@ import jsonschema
 import pytest
 
 from tests.analytics.report.sample import sample_incident
-from tests.analytics.watch.made import NOW_US, Clock, append, loop
+from tests.analytics.watch.made import NOW_US, Clock, append, loop, rules
 from tricklecast.analytics.maintenance import parse_maintenance
 from tricklecast.analytics.report.build import summary
 from tricklecast.analytics.report.formats import date_and_time
@@ -240,7 +240,9 @@ def watch_of(folder: Path, store: Store, clock: Clock, end_s: float) -> Watch:
         state=folder / "state",
         maintenance=parse_maintenance([window.replace(" ", "T")]),
     )
-    return Watch(request, store, ["told"], clock, clock.wall_us)
+    watch = Watch(request, store, ["told"], clock, clock.wall_us)
+    watch.judge.window.planned = rules()
+    return watch
 
 
 def test_alerts_wait_for_the_end_of_maintenance(tmp_path: Path) -> None:
