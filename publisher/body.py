@@ -204,7 +204,6 @@ class Body:
         await self._changed.wait()
 
     def notify(self) -> None:
-        """Something has changed."""
         self._changed.notify()
 
     def chunk(self, at: int) -> bytes:

@@ -209,12 +209,10 @@ class Publisher:
         check_number("preconnect", preconnect, at_least=0, at_most=MAX_PRECONNECT, whole=True)
         check_number("buffer_bytes", buffer_bytes, at_least=0, whole=True)
         check_number("buffer_s", buffer_s, above=0)
-        if outage_s is not None:
-            check_number("outage_s", outage_s, at_least=0)
+        check_number("outage_s", outage_s, at_least=0, or_none=True)
         if when_full not in ("drop", "wait"):
             raise InvalidInput(f"when_full is 'wait' or 'drop', not {when_full!r}")
-        if idle_rotation_s is not None:
-            check_number("idle_rotation_s", idle_rotation_s, above=0)
+        check_number("idle_rotation_s", idle_rotation_s, above=0, or_none=True)
         check_header_value("Content-Type", content_type)
         check_headers(headers or {})
         urls = channel_urls(url)

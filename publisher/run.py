@@ -5,10 +5,11 @@ from __future__ import annotations
 import re
 import secrets
 import socket
+import ssl
 import time
 from collections.abc import Callable
 from contextlib import AbstractContextManager
-from typing import Any, Final
+from typing import Final, Literal, TypedDict, Unpack
 
 import anyio
 
@@ -26,6 +27,7 @@ from tricklecast.publisher.feed import Feed, Totals, stepping
 from tricklecast.publisher.segments import PublisherStatistics
 from tricklecast.publisher.steps import Source
 from tricklecast.trickle.amounts import count, rate, size, transferred
+from tricklecast.trickle.client.arguments import Auth
 from tricklecast.trickle.errors import ChannelBusy, ConnectionLost, Refused, Superseded, TrickleError
 from tricklecast.trickle.terminal import RateMeter, Screen
 from tricklecast.trickle.wire import CLIENT, redacted_urls
@@ -40,6 +42,17 @@ STOPPED: Final = "stopped by an error"
 """How a run ends, in its summary, unless it gets to its end."""
 
 
+class RunOptions(TypedDict, total=False):
+    """The arguments of :class:`~tricklecast.publisher.client.Publisher` that its caller chooses."""
+
+    start: int | Literal["resume", "reset"]
+    takeover: bool
+    buffer_bytes: int
+    buffer_s: float
+    auth: Auth | None
+    verify: ssl.SSLContext | bool
+
+
 async def run(
     url: str,
     source: Source,
@@ -47,7 +60,7 @@ async def run(
     leave_open: bool = False,
     content_type: str | None = None,
     screen: Screen | None = None,
-    **options: Any,
+    **options: Unpack[RunOptions],
 ) -> Totals:
     """Publish all that a source has.
 
@@ -96,15 +109,15 @@ async def run(
 
     def made() -> Publisher:
         """A publisher of what the source is, which is known once it is open."""
-        # A source that can wait finds room, or the end of the publisher, before this.
-        waits = {} if source.drops else {"buffer_s": ENDLESS_S}
+        if not source.drops:  # it waits, and finds room, or the end of the publisher, before this
+            options["buffer_s"] = ENDLESS_S
         return Publisher(
             url,
             content_type=content_type or source.content_type,
             when_full="drop" if source.drops else "wait",
             on_event=on_event,
             headers={CLIENT: _client_name()},
-            **(options | waits),
+            **options,
         )
 
     try:

@@ -106,7 +106,6 @@ class Entry:
     numbering: str | None = None
 
     def line(self) -> bytes:
-        """Its line in the index."""
         return line("segment", **asdict(self))
 
 
@@ -211,8 +210,7 @@ class Keep:
 
     def __post_init__(self) -> None:
         for name, limit in (("keep_segments", self.segments), ("keep_bytes", self.bytes)):
-            if limit is not None:
-                check_number(name, limit, at_least=1, whole=True)
+            check_number(name, limit, at_least=1, whole=True, or_none=True)
 
     def exceeded(self, contents: Contents) -> bool:
         """Whether the oldest segment must be removed."""

@@ -180,13 +180,10 @@ class Subscriber:
     ) -> None:
         urls = channel_urls(url)
         self.url: Final = urls[0]
-        if wait_for_channel_s is not None:
-            check_number("wait_for_channel_s", wait_for_channel_s, at_least=0)
-        if reconnect_s is not None:
-            check_number("reconnect_s", reconnect_s, at_least=0)
+        check_number("wait_for_channel_s", wait_for_channel_s, at_least=0, or_none=True)
+        check_number("reconnect_s", reconnect_s, at_least=0, or_none=True)
         check_number("refresh_s", refresh_s, above=0)
-        if stall_timeout_s is not None:
-            check_number("stall_timeout_s", stall_timeout_s, above=0)
+        check_number("stall_timeout_s", stall_timeout_s, above=0, or_none=True)
         if on_lag not in (None, *OnLag):
             raise InvalidInput(f"on_lag is 'live', 'earliest', 'fail' or None, not {on_lag!r}")
         if on_broken not in get_args(OnBroken):

@@ -258,7 +258,6 @@ class Monitor(Reporter[SubscriberEvent]):
         self._is_connected = self._is_lagging = False
 
     def statistics(self) -> SubscriberStatistics:
-        """A snapshot of the counters."""
         return SubscriberStatistics(**self.counts, last_error=self._last_error)
 
     def emit(self, event: SubscriberEvent) -> None:

@@ -164,7 +164,6 @@ class Preconnect:
         await self._task.over()
 
     def settle(self, outcome: Advance | End | Stop, answer: Answer | None = None) -> None:
-        """Set the result."""
         self._outcome, self.answer = outcome, answer
 
     async def abandon(self) -> None:

@@ -33,7 +33,7 @@ from concurrent.futures import Future, wait
 from functools import partial
 from threading import Lock, Thread, current_thread
 from types import TracebackType
-from typing import Literal, ParamSpec, Protocol, Self, TypedDict, TypeVar, Unpack
+from typing import Generic, Literal, ParamSpec, Protocol, Self, TypedDict, TypeVar, Unpack
 
 import anyio
 from anyio.from_thread import BlockingPortal
@@ -202,19 +202,47 @@ class _Block(Protocol):
     ) -> None: ...
 
 
-class _Client(_Blocking):
+class _AnyClient(_Block, Protocol):
+    """A client of a channel."""
+
+    @property
+    def url(self) -> ChannelURL: ...
+
+
+B = TypeVar("B", bound=_Block)
+C = TypeVar("C", bound=_AnyClient)
+
+
+class _Writer(_Blocking, Generic[B]):
+    """Stands for an object with a block of its own, inside that of its client."""
+
+    def __init__(self, target: B, portal: BlockingPortal | None) -> None:
+        super().__init__(portal)
+        self._target = target
+
+    def __enter__(self) -> Self:
+        self._call(self._target.__aenter__)
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self._call(self._target.__aexit__, kind, error, trace)
+
+
+class _Client(_Blocking, Generic[C]):
     """A client whose event loop runs from its opening to its closing."""
 
-    def __init__(self, target: _Block) -> None:
+    def __init__(self, target: C) -> None:
         super().__init__()
-        self._block = target
+        self._target = target
         self._thread: Thread | None = None
         self._closing = Lock()  # of two threads that close it, the second one waits
 
     def __enter__(self) -> Self:
         thread, portal = _event_loop()
         try:
-            _waited(portal, self._block.__aenter__)
+            _waited(portal, self._target.__aenter__)
         except BaseException:
             portal.call(portal.stop, True)
             thread.join()
@@ -224,10 +252,15 @@ class _Client(_Blocking):
         atexit.register(self._left_open)
         return self
 
+    @property
+    def url(self) -> ChannelURL:
+        """The channel, or the first one of its URLs, taken apart."""
+        return self._target.url
+
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        self._close(partial(self._block.__aexit__, kind, error, trace), None, cancel=kind is not None)
+        self._close(partial(self._target.__aexit__, kind, error, trace), None, cancel=kind is not None)
 
     def _close(self, closing: Callable[[], Awaitable[T]], otherwise: T, *, cancel: bool = False) -> T:
         """Close the client in its event loop, and end that.
@@ -261,17 +294,11 @@ class _Client(_Blocking):
         self.__exit__(SystemExit, SystemExit(), None)
 
 
-class Publisher(_Client):
+class Publisher(_Client[tricklecast.Publisher]):
     """Publishes the segments of one channel; see :class:`tricklecast.Publisher` for arguments and errors."""
 
     def __init__(self, url: URLs, **options: Unpack[PublisherOptions]) -> None:
-        self._target = tricklecast.Publisher(url, **options)
-        super().__init__(self._target)
-
-    @property
-    def url(self) -> ChannelURL:
-        """The channel, or the first one of its URLs, taken apart."""
-        return self._target.url
+        super().__init__(tricklecast.Publisher(url, **options))
 
     @property
     def error(self) -> TrickleError | None:
@@ -330,21 +357,8 @@ class Publisher(_Client):
         return self._close(self._target.detach, ())
 
 
-class SegmentWriter(_Blocking):
+class SegmentWriter(_Writer[publishing.SegmentWriter]):
     """A segment that the program is publishing; see :class:`tricklecast.publisher.SegmentWriter`."""
-
-    def __init__(self, target: publishing.SegmentWriter, portal: BlockingPortal | None) -> None:
-        super().__init__(portal)
-        self._target = target
-
-    def __enter__(self) -> Self:
-        self._call(self._target.__aenter__)
-        return self
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        self._call(self._target.__aexit__, kind, error, trace)
 
     @property
     def seq(self) -> int:
@@ -381,41 +395,22 @@ class SegmentWriter(_Blocking):
         return self._call(self._target.settled)
 
 
-class JsonLines(_Blocking):
+class JsonLines(_Writer[publishing.JsonLines]):
     """Publishes one line of JSON for each object; see :class:`tricklecast.publisher.JsonLines`."""
-
-    def __init__(self, target: publishing.JsonLines, portal: BlockingPortal | None) -> None:
-        super().__init__(portal)
-        self._target = target
-
-    def __enter__(self) -> Self:
-        self._call(self._target.__aenter__)
-        return self
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        self._call(self._target.__aexit__, kind, error, trace)
 
     def write(self, obj: object) -> None:
         """Write an object as a line. Readers get it at once."""
         self._call(self._target.write, obj)
 
 
-class Subscriber(_Client):
+class Subscriber(_Client[tricklecast.Subscriber]):
     """Yields the segments of a channel as they begin; see :class:`tricklecast.Subscriber` for arguments and errors."""
 
     def __init__(self, url: URLs, **options: Unpack[SubscriberOptions]) -> None:
-        self._target = tricklecast.Subscriber(url, **options)
-        super().__init__(self._target)
+        super().__init__(tricklecast.Subscriber(url, **options))
 
     def __iter__(self) -> Iterator[Segment]:
         return (Segment(segment, self._portal) for segment in self._items(self._target))
-
-    @property
-    def url(self) -> ChannelURL:
-        """The channel, or the first one of its URLs, taken apart."""
-        return self._target.url
 
     @property
     def position(self) -> Position | None:
@@ -517,20 +512,14 @@ class Segment(_Blocking):
         self._call(self._target.stop)
 
 
-class Channel(_Client):
+class Channel(_Client[tricklecast.Channel]):
     """A channel as a whole; see :class:`tricklecast.Channel` for arguments and errors.
 
     In a ``with`` block its requests share a connection; without one, each call has a connection of its own.
     """
 
     def __init__(self, url: URLs, **options: Unpack[ChannelOptions]) -> None:
-        self._target = tricklecast.Channel(url, **options)
-        super().__init__(self._target)
-
-    @property
-    def url(self) -> ChannelURL:
-        """The channel, or the first one of its URLs, taken apart."""
-        return self._target.url
+        super().__init__(tricklecast.Channel(url, **options))
 
     def create(self, content_type: str = DEFAULT_CONTENT_TYPE) -> None:
         """Create the channel, unless it exists."""

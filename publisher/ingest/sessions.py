@@ -291,12 +291,10 @@ class _Lines(Screen):
         self._say = say
 
     def say(self, text: str) -> None:
-        """Show a line."""
         self._say(text)
 
     @property
     def is_terminal(self) -> bool:
-        """Never: see above."""
         return False
 
 

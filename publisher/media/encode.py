@@ -594,7 +594,6 @@ class Transcoder:
             raise failure
 
     def late(self) -> Mapping[int, str]:
-        """Those of the source."""
         return self._source.late()
 
     def close(self) -> None:

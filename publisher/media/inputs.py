@@ -285,7 +285,6 @@ class ContainerSource:
 
     @property
     def streams(self) -> Mapping[int, Stream]:
-        """All streams of the container."""
         return {stream.index: stream for stream in self._container.streams}
 
     @property
@@ -438,7 +437,6 @@ def _length_s(decoder: Any, data: bytes) -> Fraction | None:
 
 
 def _packet(stream: Stream, data: bytes, dts: int, duration: int) -> Packet[Stream]:
-    """A packet of a stream."""
     from av import Packet
 
     packet: Packet[Stream] = Packet(data)

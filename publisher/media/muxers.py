@@ -711,5 +711,4 @@ Muxer: TypeAlias = _TsMuxer | _Mp4Muxer
 
 
 def container_of(name: ContainerName) -> Container:
-    """A new container."""
     return MpegTs() if name == "mpegts" else FragmentedMp4()

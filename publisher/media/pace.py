@@ -4,34 +4,26 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable
-from typing import Final, Protocol
+from typing import Final
 
 POLL_S: Final = 0.2
 """A source that waits notices within so many seconds that it was stopped."""
 
 
-class Clock(Protocol):
-    """Time, and a way to let it pass."""
+class Clock:
+    """The machine's time, and a way to let it pass."""
 
     def monotonic(self) -> float:
         """Seconds that never go back."""
+        return time.monotonic()
 
     def unix_us(self) -> int:
         """Microseconds since 1970-01-01 UTC."""
+        return time.time_ns() // 1000
 
     def sleep(self, seconds: float) -> None:
         """Wait."""
-
-
-class SystemClock:
-    """The machine's :class:`Clock`."""
-
-    monotonic = staticmethod(time.monotonic)
-    sleep = staticmethod(time.sleep)
-
-    @staticmethod
-    def unix_us() -> int:
-        return time.time_ns() // 1000
+        time.sleep(seconds)
 
 
 class Pace:
@@ -57,7 +49,7 @@ class Pace:
     ) -> None:
         self._speed = speed
         self._is_stopped = is_stopped
-        self._clock = SystemClock() if clock is None else clock
+        self._clock = clock or Clock()
         now = self._clock.monotonic()
         self._begun_at = now if begun_at is None else begun_at
         self._begun_us = self._clock.unix_us() - round((now - self._begun_at) * 1e6)

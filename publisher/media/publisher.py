@@ -21,14 +21,14 @@ from anyio import to_thread
 
 from tricklecast.publisher.client import Publisher, WriterOptions
 from tricklecast.publisher.events import PublisherEvent
-from tricklecast.publisher.feed import Feed, Totals
+from tricklecast.publisher.feed import STEPS_AHEAD, Feed, Totals
 from tricklecast.publisher.media.encode import AudioCodec, Encoder, Encoding, VideoShape, encoder_for
 from tricklecast.publisher.media.muxers import ContainerName
 from tricklecast.publisher.media.segmenter import Segmenter
 from tricklecast.publisher.steps import SegmentEnd, Step
 from tricklecast.trickle.client.arguments import URLs, check_number
 from tricklecast.trickle.client.reports import Event, Reporter
-from tricklecast.trickle.client.tasks import BackgroundTask
+from tricklecast.trickle.client.tasks import BackgroundTask, Notifier
 from tricklecast.trickle.errors import InvalidInput, LocalProtocolError, TrickleError
 from tricklecast.trickle.pyav import codec_name, copied, need_pyav
 
@@ -48,8 +48,6 @@ PICTURES_AHEAD: Final = 4
 
 ITEMS_AHEAD: Final = 256
 """Pictures, pieces of sound and packets that may wait together: more than 2 s of sound."""
-
-STEPS_AHEAD: Final = 64
 
 START_S: Final = 1.0
 """The first segment waits so long for the first frame of each announced stream, so that its tables name all streams."""
@@ -188,7 +186,7 @@ class MediaPublisher:
         self._feed: Feed | None = None
         self._task: BackgroundTask | None = None
         self._waiting: deque[_Item] = deque()
-        self._changed = anyio.Event()
+        self._changed = Notifier()
         self._is_over = False
         self._is_done = False
         self._error: Exception | None = None
@@ -223,7 +221,7 @@ class MediaPublisher:
         try:
             if error is None:
                 self._is_over = True
-                self._notify()
+                self._changed.notify()
                 await self._task.over()
                 failure = self._error
         except BaseException as cancelled:
@@ -305,17 +303,13 @@ class MediaPublisher:
                 self._check()
         self._waiting.append(item)
         self._taken += 1
-        self._notify()
+        self._changed.notify()
 
     def _check(self) -> None:
         if self._error is not None:
             raise self._error
         if self._task is None or self._is_over or self._is_done:
             raise LocalProtocolError("the media publisher is not open")
-
-    def _notify(self) -> None:
-        changed, self._changed = self._changed, anyio.Event()
-        changed.set()
 
     async def _run(self) -> None:
         send, receive = anyio.create_memory_object_stream[Step](STEPS_AHEAD)
@@ -332,7 +326,7 @@ class MediaPublisher:
         finally:
             self._is_done = True
             self._waiting.clear()
-            self._notify()
+            self._changed.notify()
 
     async def _encode(self, send: Any) -> None:
         async with send:
@@ -341,7 +335,7 @@ class MediaPublisher:
                     await self._changed.wait()
                     continue
                 item = self._waiting.popleft()
-                self._notify()
+                self._changed.notify()
                 for step in await to_thread.run_sync(self._pipeline.feed, item, limiter=self._threads):
                     await send.send(step)
             for step in await to_thread.run_sync(self._pipeline.finish, limiter=self._threads):

@@ -166,11 +166,9 @@ class TestSource:
             yield from self._captured(track, encoder.restart(), pace)
 
     def late(self) -> Mapping[int, str]:
-        """None."""
         return {}
 
     def close(self) -> None:
-        """Free the encoders."""
         for encoder in self._encoders.values():
             encoder.close()
 
@@ -188,7 +186,6 @@ class TestSource:
         self._painter.paint(frame, frame.pts, pace.unix_us(float(begin)), flash=flash)
 
     def _pictures(self) -> Iterator[VideoFrame]:
-        """The pictures below the clock."""
         width, height = self._options.size
         graph = _generator("testsrc2", f"size={width}x{height}:rate={self._options.rate}", "format", "yuv420p")
         while True:

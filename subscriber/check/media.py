@@ -275,7 +275,6 @@ class Media:
 
 @cache
 def has_pyav() -> bool:
-    """Whether PyAV is installed."""
     return importlib.util.find_spec("av") is not None
 
 

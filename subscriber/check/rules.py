@@ -114,7 +114,6 @@ class Judgement:
         return max([Level.OK, *(finding.level for finding in self.findings)], key=_ORDER.index)
 
     def finding(self, id_: str) -> Finding:
-        """The finding of one rule."""
         return next(finding for finding in self.findings if finding.id == id_)
 
 

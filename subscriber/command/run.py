@@ -349,7 +349,6 @@ class Report:
         await self._sink.end()
 
     def say(self, line: str) -> None:
-        """Tell people."""
         if self._sink is None:
             self._screen.say(line)
 
@@ -400,7 +399,6 @@ class Progress:
         self._waiting = True
 
     def begun(self, seq: int, lag: int) -> None:
-        """A segment begins."""
         self.seq, self._lag, self.state, self._waiting = seq, lag, "", False
         self.newest_at = self._clock()
 

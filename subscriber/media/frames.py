@@ -40,7 +40,7 @@ from tricklecast.subscriber.segment import Segment
 from tricklecast.trickle.backoff import Backoff
 from tricklecast.trickle.client.arguments import URLs, check_number
 from tricklecast.trickle.client.reports import Reporter
-from tricklecast.trickle.client.tasks import BackgroundTask
+from tricklecast.trickle.client.tasks import BackgroundTask, Notifier
 from tricklecast.trickle.errors import InvalidInput, Position
 from tricklecast.trickle.pyav import check_hwaccel, need_pyav
 
@@ -170,14 +170,11 @@ def frames(
         raise InvalidInput("frames() needs video, audio or both")
     if when_full not in ("wait", "drop"):
         raise InvalidInput(f"when_full is 'wait' or 'drop', not {when_full!r}")
-    if batch is not None:
-        check_number("batch", batch, at_least=1, at_most=BATCH, whole=True)
-        if kinds != {"video"}:
-            raise InvalidInput("a batch has pictures alone: read sound with another reader")
-    if batch_s is not None:
-        check_number("batch_s", batch_s, at_least=0)
-    if threads is not None:
-        check_number("threads", threads, at_least=1, at_most=THREADS, whole=True)
+    check_number("batch", batch, at_least=1, at_most=BATCH, whole=True, or_none=True)
+    if batch is not None and kinds != {"video"}:
+        raise InvalidInput("a batch has pictures alone: read sound with another reader")
+    check_number("batch_s", batch_s, at_least=0, or_none=True)
+    check_number("threads", threads, at_least=1, at_most=THREADS, whole=True, or_none=True)
     if size is not None:
         _check_size(size)
     if hwaccel is not None:
@@ -259,7 +256,7 @@ class FrameReader(Generic[Item]):
         self._decoding = decoding
         self._counts = decoding.counts
         self._ready: deque[Frame] = deque()
-        self._changed = anyio.Event()
+        self._changed = Notifier()
         self._task: BackgroundTask | None = None
         self._over = False
         self._error: Exception | None = None
@@ -297,7 +294,7 @@ class FrameReader(Generic[Item]):
         self._over = True
         if self._reading is not None:  # a worker thread cannot be cancelled
             self._reading.stop()
-        self._notify()
+        self._changed.notify()
         if self._task is not None:
             with anyio.CancelScope(shield=True):
                 await self._task.stop()
@@ -325,12 +322,12 @@ class FrameReader(Generic[Item]):
                     return None
                 if self._is_between_lives:
                     self._is_between_lives = False
-                    self._notify()
+                    self._changed.notify()
                     return None
                 with anyio.CancelScope(deadline=self._due()):
                     await self._changed.wait()
             frames = [self._ready.popleft() for _ in range(count)]
-            self._notify()
+            self._changed.notify()
             return cast(Item, frames[0] if self._batch is None else await self._joined(frames))
 
     def _count(self) -> int:
@@ -361,10 +358,6 @@ class FrameReader(Generic[Item]):
                 raise
         return FrameBatch(array, frames)
 
-    def _notify(self) -> None:
-        changed, self._changed = self._changed, anyio.Event()
-        changed.set()
-
     async def _run(self) -> None:
         try:
             await self._read_life()
@@ -374,7 +367,7 @@ class FrameReader(Generic[Item]):
             self._error = error
         finally:
             self._over = True
-            self._notify()
+            self._changed.notify()
 
     async def _read_life(self) -> None:
         """Read until the channel ends."""
@@ -406,7 +399,7 @@ class FrameReader(Generic[Item]):
         """Wait until the program knows that the life has ended."""
         self._decoding.lost(restarted=True)
         self._is_in_life, self._is_between_lives = False, True
-        self._notify()
+        self._changed.notify()
         while self._is_between_lives and not self._over:
             await self._changed.wait()
 
@@ -458,7 +451,7 @@ class FrameReader(Generic[Item]):
             await self._changed.wait()
         frame.came_at = anyio.current_time()
         self._ready.append(frame)
-        self._notify()
+        self._changed.notify()
 
     def _drop(self, frame: Frame) -> None:
         """Leave a frame out; the next one says what was missed before it."""

@@ -4,27 +4,17 @@ from __future__ import annotations
 
 import asyncio
 import ssl
-from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine
+from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager, suppress
 from dataclasses import dataclass, field
 from typing import Any, TypeVar
 from unittest.mock import patch
 
+from tests.support.peers import run as run
 from tests.support.streams import serve_streams
-from tests.support.waiting import WITHIN_S
 from tricklecast.subscriber.fetch import Runtime
 
 T = TypeVar("T")
-
-
-def run(main: Callable[[], Coroutine[Any, Any, T]]) -> T:
-    """Run one async test, bounded, so that a deadlock is a failure and not a standstill."""
-
-    async def bounded() -> T:
-        async with asyncio.timeout(WITHIN_S):
-            return await main()
-
-    return asyncio.run(bounded())
 
 
 def timed(runtime: Runtime, make: Callable[..., T], *arguments: Any, **options: Any) -> T:

@@ -16,12 +16,12 @@ from tests.support.waiting import WITHIN_S
 T = TypeVar("T")
 
 
-def run(main: Coroutine[Any, Any, T]) -> T:
+def run(main: Coroutine[Any, Any, T] | Callable[[], Coroutine[Any, Any, T]]) -> T:
     """Run one test's coroutine, within the time limit."""
 
     async def limited() -> T:
         async with asyncio.timeout(WITHIN_S):
-            return await main
+            return await (main() if callable(main) else main)
 
     return asyncio.run(limited())
 

@@ -120,6 +120,7 @@ def check_number(
     above: float | None = None,
     at_most: float | None = None,
     whole: bool = False,
+    or_none: bool = False,
 ) -> None:
     """Check a number that a program passed.
 
@@ -130,12 +131,13 @@ def check_number(
         above: the lowest value, itself excluded.
         at_most: the highest value.
         whole: whether the number must be an ``int``.
+        or_none: whether the value may be ``None``.
 
     Raises:
         InvalidInput: the value is not a finite number (a ``bool`` is not one either), or is out of range.
     """
     number = value if isinstance(value, int | float) and not isinstance(value, bool) else math.nan
-    good = (
+    good = (or_none and value is None) or (
         math.isfinite(number)
         and (not whole or isinstance(number, int))
         and (at_least is None or number >= at_least)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ssl
 from collections.abc import Callable, Mapping
+from contextlib import nullcontext
 from dataclasses import dataclass
 from random import Random
 from typing import Final, Self
@@ -141,19 +142,8 @@ class Channel:
     async def _request(
         self, method: str, target: Callable[[ChannelURL], str], headers: Mapping[str, str] | None = None
     ) -> Answer:
-        if self._kept is not None:
-            return await self._ask(self._kept, method, target, headers)
-        async with self._client() as http:
-            return await self._ask(http, method, target, headers)
-
-    async def _ask(
-        self,
-        http: TrickleClient,
-        method: str,
-        target: Callable[[ChannelURL], str],
-        headers: Mapping[str, str] | None,
-    ) -> Answer:
-        outcome = await ask(self._nodes, lambda url: exchange(http, method, target(url), headers or {}))
+        async with self._client() if self._kept is None else nullcontext(self._kept) as http:
+            outcome = await ask(self._nodes, lambda url: exchange(http, method, target(url), headers or {}))
         if isinstance(outcome, Lost):
             raise outcome.error
         return outcome

@@ -15,6 +15,7 @@ from av.bitstream import BitStreamFilterContext
 from av.stream import Stream
 from av.video.frame import VideoFrame
 
+from tricklecast.publisher.media.pace import Clock
 from tricklecast.publisher.media.source import MediaSource
 from tricklecast.publisher.media.testsrc import BLACK
 from tricklecast.trickle.media.clock import read_clock
@@ -47,7 +48,7 @@ class Packets:
         self.is_closed = True
 
 
-class FakeClock:
+class FakeClock(Clock):
     """A clock that only sleeping moves."""
 
     def __init__(self, unix_us: int = 1_785_000_000_000_000) -> None:

@@ -7,7 +7,7 @@ import time
 import pytest
 
 from tests.publisher.media.generated import FakeClock
-from tricklecast.publisher.media.pace import POLL_S, Pace, SystemClock
+from tricklecast.publisher.media.pace import POLL_S, Clock, Pace
 
 
 @pytest.mark.parametrize("speed", [0.5, 1.0, 8.0])
@@ -77,7 +77,7 @@ def test_the_wall_clock_of_a_media_time() -> None:
 
 def test_the_machines_clock_runs() -> None:
     """Its wall clock is the system's, and sleeping takes time."""
-    clock = SystemClock()
+    clock = Clock()
     before = clock.monotonic()
     clock.sleep(0.001)
     assert clock.monotonic() - before >= 0.001

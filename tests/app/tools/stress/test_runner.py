@@ -2,13 +2,11 @@
 
 from __future__ import annotations
 
-import asyncio
 import json
 import signal
 import subprocess
-from collections.abc import Callable, Coroutine
+from collections.abc import Callable
 from dataclasses import replace
-from typing import Any, TypeVar
 
 import anyio
 import pytest
@@ -17,6 +15,7 @@ import typer
 from tests.app.tools.stress.faulty import Answer, BodyOf, Spoil, faulty_server
 from tests.support.forked import forked
 from tests.support.local import LocalServer, local_server
+from tests.support.peers import run
 from tests.support.waiting import WITHIN_S, eventually, until
 from tricklecast.app.tools.stress import runner
 from tricklecast.app.tools.stress.cli import as_document, stress
@@ -25,19 +24,7 @@ from tricklecast.app.tools.stress.load import Load, StressPlan
 from tricklecast.app.tools.stress.runner import StressFailed, StressRun
 from tricklecast.trickle.records import Op
 
-T = TypeVar("T")
-
 LOAD = Load(seed=5, channels=2, segments=8, every_s=0.05, smallest=100, largest=20_000, chunk_bytes=4096)
-
-
-def run(main: Coroutine[Any, Any, T]) -> T:
-    """Run one test's coroutine, within the time limit."""
-
-    async def limited() -> T:
-        async with asyncio.timeout(WITHIN_S):
-            return await main
-
-    return asyncio.run(limited())
 
 
 def url_of(server: LocalServer) -> str:
