@@ -344,7 +344,7 @@ class Mirror:
 
     async def _listen(self) -> None:
         """Look at all, then hear the news; when they may have been missed, look at all again."""
-        failures, told = 0, ""
+        failures, told = [0, 0], ""  # of a source that answers, and of one that is away: each has its own pauses
         while True:
             began, self._doubted = self._now(), False
             problem: Exception | None = None
@@ -363,8 +363,9 @@ class Mirror:
                     await self._hear(listing)
                 finally:
                     if self._now() - began >= STEADY_S:
-                        failures = 0
-                wrong = self._doubted
+                        failures = [0, 0]
+                if wrong := self._doubted:
+                    problem = SourceAway("an answer has not come")  # so it is asked soon, however often this happens
             except IndexTooOld:
                 wrong = True
             except (SourceError, OSError) as error:
@@ -375,8 +376,9 @@ class Mirror:
                     told = self._tell("", error)
                 self._reached.clear()
             if wrong:
-                failures += 1
-                await asyncio.sleep(pause_s(problem, failures, self._dice))
+                is_away = isinstance(problem, SourceAway)
+                failures[is_away] += 1
+                await asyncio.sleep(pause_s(problem, failures[is_away], self._dice))
 
     async def _hear(self, listing: Listing) -> None:
         index = listing.index

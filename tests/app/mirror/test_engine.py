@@ -178,6 +178,26 @@ def test_a_source_that_is_back_is_followed_soon() -> None:
     play(happens)
 
 
+def test_a_source_that_comes_and_goes_is_followed_soon() -> None:
+    """However often it has been away shortly before, and also if it is missed by an answer that does not come."""
+
+    async def happens(scene: Scene) -> None:
+        for name in ("a", "b", "tv.1"):
+            scene.history(name, 5)
+        mirror = scene.begin()
+        await scene.same()
+        for turn in range(40):
+            scene.source.go_down()
+            await scene.passes(1.0 + turn % 3)
+            scene.source.up = True
+            began = scene.loop.time()
+            await scene.until(lambda: mirror.status().live == 3)
+            assert scene.loop.time() - began <= 30.0, "an answer takes seconds here, and a backoff up to a minute"
+            await scene.passes(turn % 4)
+
+    play(happens)
+
+
 def test_a_source_that_is_away_is_asked_often_enough() -> None:
     """One that nonsense comes from is left alone for longer and longer; the pauses of both have a bound."""
     dice = random.Random(1)
