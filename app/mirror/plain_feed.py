@@ -3,6 +3,10 @@
 A segment is passed on as its bytes come. One that is silent while later ones have begun is given up, and one that
 nobody has written is passed over. Who comes back is sent nothing twice: a segment is asked for again, and what the
 replica has of it is left out.
+
+**A server that has lost all is another one**, and tells nobody: its channels begin anew, and may be as far as the copy
+when they are asked for. So a feed that goes on first asks for the last segment that has passed here. If that has other
+bytes now, or is not there any more, the channel begins anew here, in an epoch of its own: nothing is mixed.
 """
 
 from __future__ import annotations
@@ -10,7 +14,8 @@ from __future__ import annotations
 import asyncio
 import time
 from collections import deque
-from typing import Final, Protocol
+from typing import Final, NamedTuple, Protocol
+from zlib import crc32
 
 import httpx
 
@@ -69,13 +74,27 @@ QUEUE: Final = 16
 """Pieces of a feed that wait to be taken, 120 KiB each at most: the source is not read meanwhile."""
 
 
-class Counted:
-    """A channel that was seen. epoch: as counted here. head: the highest one of it. over: whether it has ended."""
+class Passed(NamedTuple):
+    """The bytes that have passed here of the last segment that had any."""
 
-    __slots__ = ("epoch", "head", "over")
+    seq: int
+    size: int
+    crc: int
+
+
+class Counted:
+    """A channel that was seen.
+
+    Attributes:
+        epoch: as counted here. head: the highest one of it; now: as it was told last. over: whether it has ended.
+        passed: by its feed; ``None``: nothing.
+    """
+
+    __slots__ = ("epoch", "head", "now", "over", "passed")
 
     def __init__(self, epoch: int) -> None:
-        self.epoch, self.head, self.over = epoch, 0, False
+        self.epoch, self.head, self.now, self.over = epoch, 0, 0, False
+        self.passed: Passed | None = None
 
 
 class Counting(Protocol):
@@ -138,6 +157,8 @@ class PlainFeed:
         known, source = self._known, self._source
         goes_on = (hello.epoch, hello.instance) == (known.epoch, source.instance)
         held = {one.seq: one for one in hello.have if one.size or one.closed} if goes_on else {}
+        if held and known.passed is not None:
+            await self._compare(known.passed)
         await self._queue.put(record(Begin(source.instance, known.epoch, not goes_on)))
         seq = max(0, known.head - BACK)
         if held:
@@ -155,6 +176,34 @@ class PlainFeed:
         source.over(self._name)
         await self._say(ChannelEnded, known.head, EndReason.DELETED)
         await self._queue.put(record(End(FeedEnd.ENDED)))
+
+    async def _compare(self, passed: Passed) -> None:
+        """Ask again for what has passed here.
+
+        Raises:
+            GoneThere: the channel has begun anew, or nobody can tell.
+        """
+        requests, seq, size, crc = self._source.requests, passed.seq, 0, 0
+        why = "its segment {} has other bytes now"
+        try:
+            async with requests.open(requests.path(self._name, seq), answer_s=SILENT_S[0]) as response:
+                status = response.status_code
+                if status == 200 and wire.CLOSED not in response.headers:
+                    async for chunk in response.aiter_raw():
+                        crc = crc32(memoryview(chunk)[: passed.size - size], crc)
+                        size += len(chunk)
+                        if size >= passed.size:
+                            break
+                elif status != wire.Status.SEQ_MISSING:
+                    return  # what follows finds out
+                elif self._known.now > seq:
+                    why = "nobody can tell whether it is the same channel, since its segment {} is not kept any more"
+        except Silent:
+            if self._known.now > seq:
+                raise
+        if size < passed.size or crc != passed.crc:
+            self._source.over(self._name)
+            raise GoneThere(f"{self._name!r} begins anew here: {why.format(seq)}")
 
     async def _say(self, kind: type[Fact], *about: object, in_snapshot: bool = False) -> None:
         self._number += not in_snapshot
@@ -190,7 +239,7 @@ class PlainFeed:
         body, size = response.extensions["body"], 0
         assert isinstance(body, ResponseBody), "of our transport"
         body.limit_silence(None)
-        state, patience_s = State.COMPLETE, SILENT_S[0]
+        state, patience_s, crc = State.COMPLETE, SILENT_S[0], 0
         while True:
             try:
                 async with asyncio.timeout(patience_s):
@@ -206,7 +255,8 @@ class PlainFeed:
             if size == 0 == have:
                 await self._open(seq, response.headers.get("content-type", ""))
             new = memoryview(chunk)[max(0, have - size) :]
-            size += len(chunk)
+            size, crc = size + len(chunk), crc32(chunk, crc)
+            self._known.passed = Passed(seq, size, crc)
             if size > MAX_SEGMENT:
                 raise SourceLies(f"segment {seq} of {self._name!r} has more than {MAX_SEGMENT} bytes, and no end")
             if new:

@@ -3,9 +3,9 @@
 Such a server has no list, no feed and no epochs. So this is what a mirror of it has:
 
 - **Channels** are those that it is told by name, and those that the changefeed (``_changes``) names, if there is one.
-- **Epochs** are counted here. A channel that ended and exists again is one more, as is one whose head goes back. The
-  first one that is seen is one more than the last one that the mirror knows, since nobody can tell whether it is the
-  same channel.
+- **Epochs** are counted here. A channel that ended and exists again is one more, as is one whose head goes back, or
+  whose last segment is another one when a feed comes back. The first one that is seen is one more than the last one
+  that the mirror knows, since nobody can tell whether it is the same channel.
 - **The feed** is made of its segments (:mod:`~tricklecast.app.mirror.plain_feed`). Nothing behind the server's own
   window can be had, and there are no checksums.
 """
@@ -137,7 +137,7 @@ class PlainSource:
             known = self._known[name] = Counted(last + 1)
             while len(self._known) > MAX_NAMES:
                 del self._known[next(iter(self._known))]
-        known.head = max(known.head, head)
+        known.now, known.head = head, max(known.head, head)
         return SourceChannel(name, known.epoch)
 
     def over(self, name: str) -> None:

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import asyncio
+import threading
 from collections.abc import Callable, Iterator, Sequence
+from contextlib import suppress
 from zlib import crc32
 
 import httpx
@@ -13,7 +15,7 @@ from tests.app.core.support import content
 from tests.app.mirror.test_trickle_source import HERE, SEGMENT, Liar, answer, in_loop
 from tests.interop.reference import reference_server
 from tests.support.local import LocalServer, local_server
-from tests.support.waiting import until
+from tests.support.waiting import WITHIN_S, until
 from tricklecast.app.clock import to_time
 from tricklecast.app.core.limits import Limits
 from tricklecast.app.core.registry import Registry
@@ -164,7 +166,10 @@ async def test_a_broken_feed_goes_on_where_it_was(server: LocalServer) -> None:
 
 @in_loop
 async def test_segments_that_are_not_there(server: LocalServer, monkeypatch: pytest.MonkeyPatch) -> None:
-    """One that nobody writes is passed over, one whose publisher is lost is cut; those behind the window are a jump."""
+    """One that nobody writes is passed over, one whose publisher is lost is cut; those behind the window are a jump.
+
+    A feed that comes back too late to compare begins anew.
+    """
     monkeypatch.setattr(plain_feed, "SKIPPED", 3)
     monkeypatch.setattr(plain_feed, "WINDOW_SEGMENTS", 4)
     with local_server(publisher_grace_s=60, skip_grace_s=0, window_segments=3) as other, other.client() as target:
@@ -181,11 +186,16 @@ async def test_segments_that_are_not_there(server: LocalServer, monkeypatch: pyt
         await copy.end()
         for seq in range(3, 20):
             channel.publish(seq, b"%d" % seq)
+        passed, source._known["film"].passed = source._known["film"].passed, None  # as if it was slow, and not away
         copy.begin(source)
         await copy.until(lambda: copy.channel.next_seq == 20 and len(copy.channel.window) == 4)
         await copy.until(lambda: copy.told[-1][0] == 19)
         assert [one[2] for one in copy.closed()][1:] == [b"17", b"18", b"19"]
         await copy.end()
+        source._known["film"].passed = passed
+        copy.begin(source)
+        await until(lambda: copy.error)
+        assert "nobody can tell whether it is the same channel, since its segment 2 is not kept" in str(copy.error)
         await source.close()
 
 
@@ -271,6 +281,70 @@ async def test_a_server_with_the_habits_of_the_reference() -> None:
         await again.until(lambda: again.replica.live)
         await asyncio.to_thread(reference.restart)
         await until(lambda: again.error or again.over)
+        await source.close()
+
+
+@pytest.mark.parametrize(
+    ("before", "then", "since"),
+    [
+        (["0", "1", "2"], [], ["a", "b", "c", "d"]),
+        (["0", "1", "2"], [], ["a"]),
+        (["0", "1", "2"], [], [*"abcdefghi"]),
+        (["0", "1"], [b"half of 2"], ["a", "b", "half and more"]),
+        (["0", "1"], [b"half of 2"], ["a", "b", "2"]),
+        (["0", "1"], [b"half of 2"], ["a"]),
+    ],
+)
+@in_loop
+async def test_a_server_that_has_lost_all_is_another_one(
+    before: Sequence[str], then: Sequence[bytes], since: Sequence[str]
+) -> None:
+    """A publisher that begins anew after it may be as far by then as the copy; its bytes are never put behind the old
+    ones, nor taken for them.
+    """
+
+    def post(seq: int, body: str | Iterator[bytes]) -> None:
+        with suppress(httpx.TransportError):
+            httpx.post(f"{url}/{seq}", content=body)
+
+    def halted() -> Iterator[bytes]:
+        yield from then
+        lost.wait(WITHIN_S)
+
+    with reference_server() as reference:
+        url, lost = reference.url("cam"), threading.Event()
+        source, copy = await open_source(reference.base, channels=["cam"]), Copy("cam")
+        assert isinstance(source, PlainSource)
+        for seq, text in enumerate(before):
+            await asyncio.to_thread(post, seq, text)
+        upload = asyncio.create_task(asyncio.to_thread(post, len(before), halted())) if then else None
+        size = sum(map(len, [*before, *then]))
+        await until(lambda: reference.channels["cam"].head == len(before) + len(then))
+        copy.begin(source)
+        await copy.until(lambda: len(copy.told) == len(before))
+        await copy.until(lambda: sum(one.size for one in copy.channel.segments.values()) == size)
+        old, kept = copy.channel, [*since[-plain_feed.BACK :]]
+        await copy.end()
+        reference.restart()
+        lost.set()
+        if upload is not None:
+            await upload
+        for seq, text in enumerate(since):
+            await asyncio.to_thread(post, seq, text)
+
+        def arrived() -> bool:
+            return copy.channel is not old and len(copy.closed()) == len(kept)
+
+        for _ in range(2):
+            copy.error = None
+            copy.begin(source)
+            await until(lambda: copy.error or arrived())
+        assert copy.error is None, copy.error
+        assert copy.channel.epoch == 2
+        assert [body.decode() for _, _, body in copy.closed()] == kept
+        held = {content(one) for one in old.segments.values()}
+        assert held <= {*(text.encode() for text in before), *then}, "nothing was added to it"
+        await copy.end()
         await source.close()
 
 
