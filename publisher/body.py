@@ -64,9 +64,6 @@ class Body:
 
     Each request sends them from the start. They are kept for the next request as long as the buffer has room. Beyond
     that, once the request under way has sent them all, they are let go, and the body cannot be sent again.
-
-    Args:
-        buffer: counts what is held.
     """
 
     def __init__(self, buffer: Buffer) -> None:

@@ -254,8 +254,6 @@ class Plan:
     """The decisions of one publisher.
 
     Args:
-        start: the first seq, or how to find it.
-        rng: makes the jitter of delays.
         name: begins every ``Idempotency-Key`` and names the numbering; must be unique among publishers.
         backoff, budget: as for :class:`~tricklecast.trickle.client.retry.Retries`.
         outage_s: as for :class:`RetryClock`.
@@ -768,7 +766,6 @@ class RetryClock:
       ``Retry-After``), is waited for ``outage_s`` seconds in all.
 
     Args:
-        rng: makes the jitter of delays.
         backoff, budget: as for :class:`~tricklecast.trickle.client.retry.Retries`.
         outage_s: the limit of an outage, in seconds; ``None``: there is none, and no refusal for the moment is final.
     """
@@ -808,7 +805,6 @@ class RetryClock:
         """How many seconds to wait after a lost connection; ``None``: give up.
 
         Args:
-            lost: how it was lost.
             lived_s: how long after the request was begun.
             known: others were lost before it, at the same time; one of them has paid, and will ask for the position.
         """
@@ -824,7 +820,6 @@ class RetryClock:
         """How many seconds to wait before another request; ``None``: give up.
 
         Args:
-            error: what the server said.
             lived_s: how long after the request was begun.
             known: another request was told the same, and has paid.
         """

@@ -167,7 +167,6 @@ class PublisherReporter(Reporter[PublisherEvent]):
     """Reports the events of one publisher, and says when the connection was lost and regained.
 
     Args:
-        on_event, channel: as for :class:`~tricklecast.trickle.client.reports.Reporter`.
         now: seconds on a monotonic clock.
     """
 

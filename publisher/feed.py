@@ -159,7 +159,6 @@ class Feed:
 
     Args:
         publisher: entered; made with ``when_full="drop"`` if segments may be dropped, otherwise with ``"wait"``.
-        steps: what to publish.
         drops: segments are dropped when the network is too slow; otherwise the source waits.
         warn: is told, for people, about each segment that is lost or dropped; so is the publisher's log.
         shorten: is told the size of a segment that the server refuses as too large: without an end to it, all that

@@ -131,7 +131,6 @@ class RawSource:
 
     Attributes:
         path: of a file; ``None`` for standard input.
-        splitter: divides the bytes into segments.
     """
 
     path: str | None

@@ -69,12 +69,7 @@ async def run(
     and the segment is closed as truncated.
 
     Args:
-        url: the channel; or its URLs at the nodes of a cluster, with commas between them.
         source: what to publish. It is opened first: a source that cannot be read creates no channel.
-        leave_open: do not end the channel.
-        content_type: media type of the segments; the source's by default.
-        screen: where people see what happens; standard error by default.
-        options: further arguments of :class:`~tricklecast.publisher.client.Publisher`.
 
     Raises:
         TrickleError: the source cannot be read, or the channel cannot be published to.
@@ -180,12 +175,7 @@ async def _leave(publisher: Publisher, leave_open: bool) -> str:
 
 
 class Status:
-    """Shows a run to a person: lines, a live line on a terminal, and a summary at the end.
-
-    Args:
-        url: the channel, as it is shown.
-        screen: shows it.
-    """
+    """Shows a run to a person: lines, a live line on a terminal, and a summary at the end."""
 
     def __init__(self, url: str, screen: Screen) -> None:
         self._url = url

@@ -260,9 +260,6 @@ class SegmentWriter:
     def write_nowait(self, chunk: bytes) -> None:
         """Write one chunk without waiting, for live media: what the connection does not take now waits in memory.
 
-        Args:
-            chunk: the bytes. An empty one is ignored.
-
         Raises:
             TypeError: the chunk is not bytes.
             SegmentDropped: the buffer has no room for it; the segment is given up.
@@ -378,9 +375,6 @@ class Segments:
     """Opens, carries and closes the requests of one publisher.
 
     Args:
-        plan: decides.
-        requests: makes them.
-        report: takes events.
         drops: where the buffer is full, the oldest segments are given up for a new one, which otherwise waits.
         preconnect, buffer_bytes, buffer_s: as :class:`~tricklecast.publisher.client.Publisher` explains.
     """

@@ -302,8 +302,6 @@ class Folder:
     Args:
         path: the folder; it is made if it is not there.
         channel: the channel's name; a folder holds one channel.
-        keep: how much it may hold.
-        disk: the file system.
         clock: Unix time in seconds.
     """
 

@@ -242,7 +242,6 @@ def is_renumbered(answer: Answer, epoch: int | None, life: str | None, seq: int)
     with its old numbers on a restarted server (docs/reference/protocol.md, section 5).
 
     Args:
-        answer: the answer.
         epoch, life: of the numbering that was read, as far as they are known.
         seq: one more than the last seq that was read of it.
     """
@@ -291,7 +290,6 @@ class Cursor:
         reconnect_s: how long to wait for one that was there, in seconds; ``None``: for ever, also if the server has
             dropped the channel, and however often it fails.
         refresh_s: how long a GET waits before it is repeated, in seconds; up to 20 % more is added at random.
-        backoff: delays after failures.
         budget: pays for retries. Whole segments and waits that lasted their time earn tokens.
     """
 
@@ -345,7 +343,6 @@ class Cursor:
         """Go elsewhere. The answer to an earlier request must not be reported any more.
 
         Args:
-            start: where to.
             failed: the cursor had said :class:`Stop`; seeking must not become a way to retry without delays.
 
         Returns:

@@ -75,9 +75,7 @@ class Runtime:
     """The clock, the delays and the random numbers of a subscriber.
 
     Attributes:
-        rng: where jitter comes from.
         now: seconds on a monotonic clock.
-        sleep: waits for a number of seconds.
     """
 
     rng: Random = field(default_factory=Random)
@@ -135,7 +133,6 @@ class Preconnect:
         run: makes the GETs, and calls :meth:`settle`.
 
     Attributes:
-        answer: the response of a segment.
         abandoned: the result is not wanted any more.
     """
 
@@ -192,14 +189,8 @@ class Fetcher:
     """Makes the GETs of one subscriber.
 
     Attributes:
-        nodes: where the channel is.
-        http: sends the requests.
         auth: authentication of each request; ``None``: that of ``http``.
-        cursor: decides what to request and when.
-        monitor: counts and reports.
-        runtime: clock, delays and random numbers.
         on_resolved: called with the seq that ``next`` turned out to be.
-        headers: of each request.
     """
 
     nodes: Nodes
@@ -361,9 +352,7 @@ class Fetcher:
         """Request a segment until it goes on behind what was read of it.
 
         Args:
-            begun: the segment.
             received: what the user has of it.
-            error: what cut it.
             no_fault: the connection did not break: it was silent, or its reader was cancelled. The first GET is made
                 at once, and costs no retry: it also asks whether the server is still there.
 
@@ -448,13 +437,7 @@ class Unanswered(ConnectionLost):
 
 
 def is_same(answer: Answer, begun: Advance, size: int) -> bool:
-    """Whether a response can be the same segment, judged by its head.
-
-    Args:
-        answer: the head.
-        begun: the segment.
-        size: how many bytes of it were read.
-    """
+    """Whether a response can be the same segment, judged by its head."""
     told_size, life = answer.natural(wire.SIZE), answer.life
     has_its_life = life is not None and life.name == begun.life
     return (

@@ -24,7 +24,6 @@ def parse_duration(text: str, *, zero: bool = False) -> float:
     """Read a duration, in seconds: ``30``, ``30s``, ``500ms``, ``2min``, ``1.5h``, ``7d`` or ``4w``.
 
     Args:
-        text: the argument.
         zero: allow a duration of 0.
 
     Raises:

@@ -56,7 +56,6 @@ class Backoff:
 
         Args:
             failures: number of failures in a row, 1 or more.
-            rng: draws the jitter.
             floor_s: the value of ``Retry-After``. The jitter comes on top of it: clients that share a floor would
                 come back together.
         """

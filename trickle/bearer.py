@@ -49,7 +49,6 @@ def check_token(token: str, name: str) -> None:
     """Check that a header can carry a token.
 
     Args:
-        token: the token.
         name: stands in the message instead of the token, which is a secret.
 
     Raises:

@@ -458,7 +458,6 @@ def header_int(headers: Mapping[str, str], name: str) -> int | None:
 
     Args:
         headers: a mapping that finds names in any case, as httpx's does.
-        name: the header.
     """
     value = headers.get(name, "").strip()
     return int(value) if _INTEGER.fullmatch(value) else None

@@ -15,7 +15,6 @@ def lazy(package: str, homes: Mapping[str, str]) -> tuple[list[str], Callable[[s
     """Return the ``__all__``, ``__getattr__`` and ``__dir__`` of a package.
 
     Args:
-        package: its name.
         homes: modules, and behind each the public names in it, with spaces between them.
     """
     modules = {name: module for module, names in homes.items() for name in names.split()}

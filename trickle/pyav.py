@@ -88,7 +88,6 @@ def copied(stream: Stream, container: OutputContainer | None = None, *, is_opaqu
     """Copy a stream and its language, for packets that are not encoded anew.
 
     Args:
-        stream: the original.
         container: gets the copy. ``None``: a container that writes nothing, so that the copy outlives the original.
         is_opaque: the container's format need not have an encoder for the stream.
     """
@@ -155,7 +154,6 @@ def new_decoder(stream: Stream, *, hwaccel: str | None = None, threads: int | No
     """Make a decoder for a stream. It outlives the stream's container.
 
     Args:
-        stream: the stream.
         hwaccel: the device that decodes, as for :func:`check_hwaccel`; ``"auto"``: the first one that can be opened.
         threads: the number of pictures that are decoded at once, each of which comes ``threads - 1`` pictures later;
             ``None``: parts of one picture are decoded at once, where its encoder made such parts.

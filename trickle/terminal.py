@@ -36,7 +36,6 @@ def option(metavar: str | None, text: str, *names: str, group: str | None = None
 
     Args:
         metavar: the name of its value in the help; ``None`` for a flag, or for a choice.
-        text: its help.
         names: its names, such as ``--ca-file``, if they do not follow from the parameter's name.
         group: the help shows the option under this heading.
         default: the help shows this text instead of the parameter's default value.
@@ -69,7 +68,6 @@ def checked(option: str, parse: Callable[[S], T], value: S) -> T:
     Args:
         option: its name, for example ``--start``.
         parse: the parser; raises ``ValueError`` for a wrong value.
-        value: the user's value.
 
     Raises:
         typer.BadParameter: the parser refused the value.
@@ -84,8 +82,6 @@ def no_channel(error: ChannelNotFound, url: str, hint: str = "") -> TrickleError
     """Turn a client's error into a command's message that the channel does not exist.
 
     Args:
-        error: the client's error.
-        url: the channel.
         hint: a sentence that says what the user can do.
     """
     if error.detail and error.detail not in NOT_FOUND_WORDS:  # the server says more than that

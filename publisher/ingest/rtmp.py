@@ -453,9 +453,7 @@ def flv_tag(type_: int, timestamp: int, payload: bytes) -> bytes:
     """Make a message a tag of an FLV file.
 
     Args:
-        type_: the message's type, which is the tag's as well.
         timestamp: in milliseconds.
-        payload: of the message.
     """
     time = (timestamp & 0xFFFFFF).to_bytes(3, "big") + bytes([timestamp >> 24])
     head = bytes([type_]) + len(payload).to_bytes(3, "big") + time + bytes(3)

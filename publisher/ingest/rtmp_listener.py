@@ -53,10 +53,7 @@ class RtmpListener:
     """Takes streams until it is cancelled.
 
     Args:
-        listeners: listen on the port.
-        channels: finds the channel of a stream key.
         max_streams: number of streams at a time; there may be :data:`MAX_PENDING` connections more.
-        say: shows a line.
     """
 
     def __init__(self, listeners: Sequence[SocketListener], channels: Channels, *, max_streams: int, say: Say) -> None:

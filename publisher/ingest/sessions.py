@@ -91,7 +91,6 @@ class Source:
     """An encoder's connection to a session: takes the bytes that arrive.
 
     Attributes:
-        peer: the encoder's address.
         scope: covers the work with the connection. The session cancels it when it reads no more.
         refusal: why it reads no more.
     """
@@ -137,13 +136,7 @@ async def publish_from(receiver: Receiver, options: SessionOptions, say: Say) ->
 
 
 class Sessions:
-    """The sessions of all channels.
-
-    Args:
-        tasks: run the sessions.
-        options: how they publish.
-        say: shows a line.
-    """
+    """The sessions of all channels."""
 
     def __init__(self, tasks: TaskGroup, options: SessionOptions, say: Say) -> None:
         self._tasks = tasks
@@ -160,8 +153,6 @@ class Sessions:
         without one if the encoder ended its stream: the channel ends.
 
         Args:
-            urls: of the channel.
-            peer: the encoder's address.
             format: what it sends, as libavformat calls it.
 
         Raises:
@@ -302,8 +293,6 @@ class _SessionSource(MediaInput):
     """The media of all sources of a session.
 
     Args:
-        arrivals: the sources.
-        options: how they are read.
         has_ended: no source follows the one that is connected.
     """
 
@@ -327,7 +316,6 @@ class _Arrivals(Input):
     """The sources of one session as one input, which is opened again after each of them.
 
     Attributes:
-        say: shows a line.
         waiting: sources that nobody has opened yet: the end to read from, the encoder's address and the format.
         has_begun: the first source was opened.
     """

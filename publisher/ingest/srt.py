@@ -47,9 +47,6 @@ MISSING: Final = (
 def find_program(url: str) -> list[str]:
     """Find a program that can receive SRT.
 
-    Args:
-        url: of the listener.
-
     Returns:
         Its command line. It writes what it receives to its standard output.
 
@@ -69,10 +66,7 @@ class SrtReceiver:
     """Takes streams for one channel, one after the other, until it is cancelled.
 
     Args:
-        url: of the listener.
-        command: receives a stream.
         channel: where it is published: its URLs.
-        say: shows a line.
     """
 
     def __init__(self, url: str, command: Sequence[str], channel: tuple[ChannelURL, ...], *, say: Say) -> None:

@@ -127,8 +127,7 @@ class VideoShape:
     """The format of encoded pictures.
 
     Attributes:
-        width: in pixels; even.
-        height: likewise.
+        width, height: in pixels; even.
         rate: frames per second, as far as it is known.
         pixel_aspect: a pixel's width divided by its height.
         colors: space, primaries and transfer, numbered as in ISO/IEC 23091-2 (libavutil's constants).
@@ -251,7 +250,6 @@ class VideoEncoder(Encoder):
 
     Args:
         shape: all pictures are brought to it.
-        encoding: how.
     """
 
     def __init__(self, shape: VideoShape, encoding: Encoding) -> None:
@@ -339,7 +337,6 @@ class AudioEncoder(Encoder):
     Args:
         rate: in Hz; the nearest one that the codec takes is used.
         layout: the channels, ``mono`` or ``stereo``.
-        encoding: how.
     """
 
     def __init__(self, rate: int, layout: str, encoding: Encoding) -> None:
@@ -397,7 +394,6 @@ def encoder_for(
 
     Args:
         media: a frame, or a decoder that knows what it will decode.
-        encoding: how.
         rate: pictures per second, if that is known.
         aspect: a pixel's width divided by its height, likewise.
     """
@@ -534,7 +530,6 @@ class Transcoder:
 
     Args:
         source: is closed with the transcoder.
-        encoding: how.
         warn: is told, once, about every stream that is left out or damaged.
 
     Raises:

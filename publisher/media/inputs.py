@@ -133,10 +133,6 @@ class IndexFirst:
     """A stream of bytes that refuses MP4 with its index at the end: that needs a file, in which one can go back.
 
     libavformat would read all of such a pipe, and then find no picture, and say nothing.
-
-    Args:
-        source: the bytes.
-        name: its name in the message.
     """
 
     def __init__(self, source: ByteReader, name: str) -> None:
@@ -274,7 +270,6 @@ class ContainerSource:
 
     Args:
         container: is closed with the source.
-        watched: the bytes that it reads, if they are a stream of bytes.
     """
 
     def __init__(self, container: InputContainer, watched: Watched | None = None) -> None:
@@ -456,8 +451,6 @@ def open_media(
     """Open a file, a URL, a device or a stream of bytes.
 
     Args:
-        source: a path, a URL, a device's name or a stream of bytes.
-        name: its name in error messages.
         format: its format; found out, if it is not given. Devices need it.
         options: libavformat's, for the protocol and the format.
         timeouts_s: the longest times for opening it, and for every read.
@@ -530,7 +523,6 @@ class Opened:
     """An open source.
 
     Attributes:
-        source: its streams and packets.
         is_live: it comes at its own pace, and goes on while nobody reads.
         begun_at: when its first byte came, in seconds (monotonic), if that is known. The time of probing is no reason
             to be that much behind the source for ever.
@@ -546,7 +538,6 @@ class Input:
     """An input as a user names it.
 
     Attributes:
-        text: as it was written.
         kind: found out from the text.
         options: libavformat's, besides or instead of the usual ones.
         realtime: the generated source paces itself.

@@ -45,8 +45,6 @@ class Times:
     """The times of a packet, in 90 kHz ticks of the output.
 
     Attributes:
-        pts: when it is shown.
-        dts: when it is decoded.
         captured_us: the wall clock at its capture, in microseconds of Unix time. It is given for the first packet of
             the leading stream in each segment, and written in front of that packet.
     """
@@ -122,7 +120,6 @@ class MpegTs:
     """MPEG-TS over all segments: continuity counters and the version of the tables go on from muxer to muxer.
 
     Attributes:
-        name: as people call it.
         content_type: media type of its segments.
         carried: codecs that it can carry, by the names that libavcodec gives them.
     """
@@ -182,9 +179,7 @@ class _TsMuxer:
         """Take a packet, which is changed; the first one begins a segment.
 
         Args:
-            track: the number of its stream.
             packet: each stream's come in decoding order.
-            times: of the packet.
 
         Returns:
             The bytes that can be sent now.

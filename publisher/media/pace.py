@@ -35,7 +35,6 @@ class Pace:
     Args:
         speed: seconds of media per second; ``None``: as fast as possible.
         is_stopped: whether to give up waiting.
-        clock: the source of time.
         begun_at: when the media begins, in the clock's seconds; ``None``: now.
     """
 

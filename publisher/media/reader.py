@@ -85,10 +85,6 @@ class SourceBroke(InvalidInput):
 class MediaInput:
     """A :class:`~tricklecast.publisher.steps.Source` of media.
 
-    Args:
-        what: the input.
-        options: how it is read and written.
-
     Attributes:
         drops: it cannot wait: segments are dropped when the network is too slow.
         content_type: media type of the segments, once it is open.
@@ -114,7 +110,6 @@ class MediaInput:
         """Open it; the steps are its chunks, and the cuts between segments.
 
         Args:
-            report: is told what happens.
             is_stopped: the steps end soon after it returns ``True``, at the latest with the read under way.
 
         Raises:
@@ -252,10 +247,8 @@ class Remuxer:
     """Turns the packets of sources, one after the other, into the steps of one segmenter.
 
     Args:
-        segmenter: takes the packets.
         warn: is told about every stream that is left out.
         advice: for the user, behind a message that video or sound cannot be carried.
-        clock: seconds that never go back.
     """
 
     def __init__(
@@ -307,7 +300,6 @@ class Remuxer:
 
         Args:
             source: is closed at the end.
-            name: its name in messages.
             live: the time since the last packet of the source before has passed in the media, too.
 
         Raises:

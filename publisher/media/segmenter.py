@@ -129,7 +129,6 @@ class Segmenter:
         """Take a packet, which is changed.
 
         Args:
-            track: the number of its stream.
             packet: each stream's come in decoding order. Its ``opaque`` is the wall-clock time of its capture, in
                 microseconds of Unix time, if that is known; otherwise the time is now.
 

@@ -111,9 +111,7 @@ class TestSource:
     Each packet has in ``opaque`` when it was captured, in microseconds of Unix time.
 
     Args:
-        options: of the picture and the tone.
         is_stopped: the packets end soon after it returns ``True``.
-        clock: the source of time.
 
     Raises:
         InvalidInput: PyAV is not installed, or has no encoder for it.
@@ -350,8 +348,7 @@ class Painter:
     """Draws the clocks and the flash into pictures of one size: planar 4:2:0 with 8 bits (``yuv420p``).
 
     Args:
-        width: in pixels; even.
-        height: likewise.
+        width, height: in pixels; even.
     """
 
     def __init__(self, width: int, height: int) -> None:
@@ -368,8 +365,6 @@ class Painter:
         """Draw the time at which a frame is made.
 
         Args:
-            frame: is drawn into.
-            number: the frame's, from 0 on.
             unix_us: microseconds since 1970-01-01 UTC.
             flash: a white square stands beside the clock.
         """

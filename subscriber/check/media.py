@@ -140,9 +140,6 @@ class Track:
 
     Attributes:
         name: the same in all segments.
-        kind: what it is for.
-        codec: its codec, as libavcodec calls it.
-        hz: ticks per second.
         wrap: after how many ticks times begin again at 0; ``None``: never.
         samples: how many samples (pictures, frames of sound) begin in the segment.
         first_dts, last_dts: decoding time of the first and the last of them.
@@ -193,7 +190,6 @@ class Track:
         """Take a sample with a time.
 
         Args:
-            dts, pts: its decoding and presentation time.
             duration: how long it is; 0 if it does not say.
         """
         if self.last_dts is None:
@@ -221,7 +217,6 @@ class Picture:
 
     Attributes:
         decoded: there is one, without errors.
-        error: why not.
         late_s: by how many seconds of media it comes after the segment's first packet.
         key: the decoder calls it a keyframe or an intra-coded picture.
         clock_ms: the time that the test source's clock in it shows, in milliseconds since 1970.
@@ -242,7 +237,6 @@ class Media:
     """The contents of one segment.
 
     Attributes:
-        container: what it is.
         tracks: those with samples, and of video and sound also those that are only announced.
         tables: the container's own tables (PAT and PMT, ``moov``) stand before the first sample.
         faults: what is wrong with the bytes, and how often.
@@ -307,7 +301,6 @@ class _Scan:
     """The findings of a walk over the packets or boxes of a segment.
 
     Attributes:
-        faults: what is wrong with the bytes.
         tables: the segment has tables of its own; of MP4: before the first fragment.
         prefix: the tables of a segment before, for one that has none.
         early: PIDs with packets before the tables.
@@ -336,11 +329,9 @@ class MediaReader:
         """Look into a segment.
 
         Args:
-            container: what it is.
             data: its bytes, up to :data:`MAX_BYTES`.
             follows: the whole segment before it was read, and it is the next one.
             whole: it was not cut short; otherwise it may end anywhere, and no picture is decoded.
-            decode: decode the first picture.
         """
         if container not in FORMATS:
             return Media(container)

@@ -52,7 +52,6 @@ class Probe:
     """One look at a channel.
 
     Args:
-        url: the channel.
         start: where to begin, as ``Subscriber`` takes it.
         for_s: how long to read, in seconds.
         wait_s: how long to wait for a channel that is not there yet, in seconds.

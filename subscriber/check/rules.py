@@ -74,8 +74,6 @@ class Finding:
 
     Attributes:
         id: the rule; never changes its meaning.
-        title: the rule, for people.
-        level: how it is.
         figure: what was measured, in a few words; or why nothing was.
         text, advice: what the problem means, and what to do about it; empty if there is none.
         values: what was measured, for programs.
@@ -97,8 +95,6 @@ class Judgement:
     """The report about a channel.
 
     Attributes:
-        run: what the check received.
-        limits: what it was measured against.
         findings: one per rule.
         lengths: of segments, in seconds of media, by their number in the check.
     """
@@ -118,12 +114,7 @@ class Judgement:
 
 
 def judge(run: Run, limits: Limits | None = None) -> Judgement:
-    """Apply every rule.
-
-    Args:
-        run: what the check received.
-        limits: what is too much.
-    """
+    """Apply every rule."""
     study, limits = Study(run), limits or Limits()
     return Judgement(run, limits, tuple(_finding(id_, study, limits) for id_ in RULES), study.lengths)
 

@@ -51,13 +51,11 @@ class Received:
         skipped: the server says that nobody wrote it; it has no byte.
         truncated, broken: why it is not whole; ``None`` if it is.
         left: the check ended before the segment did.
-        size: bytes that were read.
         requested_s: when it was asked for.
         answered_s: when its first byte was there.
         taken_s: when reading it began, which is later if the segment before was still being read.
         first_s, last_s: when its first and its last bytes were read.
         wall_us: the wall clock here at ``answered_s``, in microseconds since 1970.
-        media: what it holds.
     """
 
     number: int
@@ -91,7 +89,6 @@ class Head:
 
     Attributes:
         at_s: when the answer came.
-        took_s: how long it took.
         head: one past the newest started segment.
         reading: the seq that was being read or waited for.
     """
@@ -117,10 +114,7 @@ class Run:
     """All that a check received.
 
     Attributes:
-        segments: in order.
-        heads: what the server said of its head.
         seconds: how long it took.
-        ended: why it ended.
         error: what went wrong, if that is why.
         missed_at_end: segments that were missed between the last one and the channel's end.
         resumed: how often a segment was resumed after its connection was cut.
@@ -161,8 +155,6 @@ class Jump:
     """A place where a track's times do not go on.
 
     Attributes:
-        track: its name.
-        seam: where.
         seconds: how much is missing; negative: how much comes twice, or runs back.
     """
 
@@ -180,11 +172,7 @@ class Point:
 
 
 class Study:
-    """The answers to the rules' questions about a run.
-
-    Args:
-        run: what the check received.
-    """
+    """The answers to the rules' questions about a run."""
 
     def __init__(self, run: Run) -> None:
         self.run = run

@@ -81,10 +81,6 @@ class Request:
 async def run(request: Request, report: Report | None = None) -> SubscriberStatistics:
     """Receive a channel until its end, or until the time is over.
 
-    Args:
-        request: what to do.
-        report: is told what happens; people, on standard error, by default.
-
     Raises:
         TrickleError: what ``Subscriber`` and the outputs raise. It is no error if the reader of a pipe leaves.
     """
@@ -311,10 +307,8 @@ class Report:
     """Tells people lines, or programs JSON.
 
     Args:
-        screen: where people see lines; standard error by default.
         sink: where programs read events, instead of people. It is waited for, so that a slow reader is never more than
             one event behind.
-        clock: Unix time in seconds.
     """
 
     def __init__(
@@ -377,7 +371,6 @@ class Progress:
     """Counts, and what is done at the moment.
 
     Args:
-        channel: its name.
         clock: monotonic seconds.
 
     Attributes:
@@ -445,7 +438,6 @@ def open_output(request: Request, note: Callable[[str], None]) -> Output:
     """The output that the user named.
 
     Args:
-        request: names the output.
         note: is told, for people, what is odd about the output.
 
     Raises:

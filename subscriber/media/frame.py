@@ -203,8 +203,6 @@ class Clock:
         """Return the time of a frame, in seconds.
 
         Args:
-            kind: ``"video"`` or ``"audio"``.
-            data: the frame or packet of PyAV.
             begin: its own time, in seconds.
         """
         raw = ticks(begin.numerator, Fraction(1, begin.denominator))

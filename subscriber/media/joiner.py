@@ -59,7 +59,6 @@ class Track(NamedTuple):
 
     Attributes:
         stream: a template for a muxer; it must not be used after its container was closed.
-        codec: the codec's name.
         shape: what a decoder has to be set up for; a stream whose shape changes cannot go on in the same file.
             ``None``: the segment does not say, as it holds too little of that stream.
     """
@@ -78,12 +77,10 @@ class DemuxedSegment:
 
     Attributes:
         container: whose streams these are.
-        tracks: its streams.
         packets: of these, in the order of their decoding times.
         follows: nothing was missed before it.
         damage: how many of them are damaged, by stream: bytes were lost or changed before they came here.
         missing: fragments of MP4 that are missing or cut off.
-        name: the segment, in messages.
     """
 
     container: InputContainer
@@ -255,7 +252,6 @@ class File:
         """Add a packet of a stream that it holds.
 
         Args:
-            slot: the stream.
             packet: is changed.
             times: its presentation and decoding time in the file, in ticks of 90 kHz.
 
@@ -352,8 +348,6 @@ class Joiner:
         """Add a segment.
 
         Args:
-            data: its bytes.
-            name: what to call it.
             whole: it was not cut short; otherwise the last packet of each stream may be a part, and is left out.
             follows: it is the one after the last that was added: nothing was missed in between.
 

@@ -26,8 +26,6 @@ def open_segment(file: object, kind: Container, options: Mapping[str, str] | Non
     Args:
         file: its bytes, for libavformat to ``read``. Those of MP4 have passed a
             :class:`~tricklecast.trickle.media.demux.SampleGuard`, which also knows the last init segment.
-        kind: what it is.
-        options: libavformat's.
 
     Raises:
         NotMedia: it is neither MPEG-TS nor MP4, or cannot be opened.

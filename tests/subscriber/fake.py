@@ -10,6 +10,7 @@ from dataclasses import dataclass, field
 from typing import Any, TypeVar
 from unittest.mock import patch
 
+from tests.support.peers import Peer
 from tests.support.peers import run as run
 from tests.support.streams import serve_streams
 from tricklecast.subscriber.fetch import Runtime
@@ -41,8 +42,7 @@ class Exchange:
 
     async def raw(self, data: bytes) -> None:
         """Send these bytes."""
-        self.writer.write(data)
-        await self.writer.drain()
+        await Peer(self.connection, self.reader, self.writer).send(data)
 
     async def head(self, status: int = 200, **headers: object) -> None:
         """Send a head; ``seq=1`` is ``Lp-Trickle-Seq: 1``, other names are told from these by their capital."""
@@ -83,9 +83,7 @@ class Exchange:
 
     async def closed_by_client(self) -> None:
         """Wait until the client has closed its connection."""
-        with suppress(ConnectionError):
-            while await self.reader.read(1024):
-                pass
+        await Peer(self.connection, self.reader, self.writer).closed()
 
     def abort(self) -> None:
         """Cut the connection."""
@@ -169,11 +167,8 @@ async def fake(handler: Handler, tls: ssl.SSLContext | None = None) -> AsyncIter
 
 async def _read_request(reader: asyncio.StreamReader, writer: asyncio.StreamWriter, connection: int) -> Exchange | None:
     try:
-        head = await reader.readuntil(b"\r\n\r\n")
+        head = await Peer(connection, reader, writer).head()
     except (asyncio.IncompleteReadError, ConnectionError):
         return None
-    first, *lines = head.decode("latin-1").split("\r\n")
-    method, target, _ = first.split(" ")
-    assert method in ("GET", "HEAD")
-    headers = {name.lower(): value.strip() for name, _, value in (line.partition(":") for line in lines if line)}
-    return Exchange(target, headers, connection, reader, writer, method)
+    assert head.method in ("GET", "HEAD")
+    return Exchange(head.path, head.headers, connection, reader, writer, head.method)

@@ -126,12 +126,7 @@ def check_number(
 
     Args:
         name: the argument's name, for the message.
-        value: the argument.
-        at_least: the lowest value.
         above: the lowest value, itself excluded.
-        at_most: the highest value.
-        whole: whether the number must be an ``int``.
-        or_none: whether the value may be ``None``.
 
     Raises:
         InvalidInput: the value is not a finite number (a ``bool`` is not one either), or is out of range.
@@ -176,7 +171,6 @@ def check_header_value(name: str, value: object) -> None:
 
     Args:
         name: the header, for the message. The message does not repeat the value, which may be a secret.
-        value: the value to check.
 
     Raises:
         InvalidInput: the value is not printable ASCII, or begins or ends with white space.

@@ -142,13 +142,11 @@ def ask(
     """Make a request at the node where the client stands, and at the next ones where that fails.
 
     Args:
-        nodes: to ask.
         request: makes it at the node of this URL, by :func:`~tricklecast.trickle.client.answers.exchange`.
         seq: the segment that it is about, for errors.
         may_wait: a node that lets the client wait in vain has not failed.
         is_untouched: whether nothing of the request's body was taken so far.
         on_move: is told when it goes to another node.
-        sleep: waits for a number of seconds.
 
     Returns:
         What came of it. If all nodes have failed, the error names each of them, and ``Retry-After`` is that of the node

@@ -51,8 +51,7 @@ class Retries:
     """Failures in a row, the delays after them, and the budget that pays for retries.
 
     Args:
-        backoff: delays before retries.
-        budget: pays for retries.
+        backoff, budget: delays before retries, and what pays for them.
         endless: a retry that the budget cannot pay is slowed down, and made.
 
     Attributes:
@@ -90,7 +89,6 @@ class Retries:
         """Seconds to wait before the next request.
 
         Args:
-            rng: draws the jitter.
             floor_s: the value of ``Retry-After``; the jitter comes on top of it.
             backoff: delays instead of the usual ones.
         """
@@ -108,7 +106,6 @@ class Retries:
         """Count a refusal. Return the seconds to wait before the next request; ``None``: give up.
 
         Args:
-            rng: draws the jitter.
             retry_after_s: the value of ``Retry-After``.
             limit_s: the longest wait that the client accepts, in seconds. If the server asks for a longer one, the
                 client gives up, and the budget pays nothing.
@@ -154,8 +151,6 @@ class Outage:
         Args:
             limit_s: how long the outage may last, from its first failure, in seconds.
             now: seconds on a monotonic clock.
-            rng: draws the jitter.
-            backoff: the delays.
         """
         self._since = now if self._since is None else self._since
         if now >= self._since + limit_s:

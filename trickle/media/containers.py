@@ -87,7 +87,6 @@ class Track:
     """A track as an init segment announces it.
 
     Attributes:
-        number: the track's id.
         timescale: ticks per second of its times; 1 if the header has none.
         kind: the handler type: ``vide``, ``soun`` and others; empty if the track has none.
         codec: the type of its first sample entry, for example ``avc1``; empty if the track has none.
@@ -135,7 +134,6 @@ def find_box(data: Buffer, *path: bytes) -> bytes:
     """Return the content of the first box at a path; empty if there is none.
 
     Args:
-        data: boxes.
         path: names of boxes, each inside of the one before: ``b"moov", b"trak", b"tkhd"``.
     """
     view = memoryview(data)
