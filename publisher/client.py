@@ -27,13 +27,14 @@ from typing import TYPE_CHECKING, Final, Literal, TypedDict
 import anyio
 from anyio.abc import TaskGroup
 
-from tricklecast.publisher.core import Advance, Plan, Receipt, RetryAfter, Stop, parse_start
+from tricklecast.publisher.core import Advance, Plan, Receipt, RetryAfter, parse_start
 from tricklecast.publisher.events import Failed, Finished, PublisherEvent, PublisherReporter, Retrying
 from tricklecast.publisher.lines import JsonLines
 from tricklecast.publisher.segments import PublisherStatistics, Requests, Segments, SegmentWriter
-from tricklecast.trickle import __version__, wire
+from tricklecast.trickle import wire
 from tricklecast.trickle.client.answers import ExchangeOutcome
 from tricklecast.trickle.client.arguments import (
+    USER_AGENT,
     Auth,
     URLs,
     channel_urls,
@@ -43,7 +44,7 @@ from tricklecast.trickle.client.arguments import (
     httpx_auth,
 )
 from tricklecast.trickle.client.nodes import Nodes
-from tricklecast.trickle.client.retry import RECONNECT_S
+from tricklecast.trickle.client.retry import RECONNECT_S, Stop
 from tricklecast.trickle.client.tasks import BackgroundTask
 from tricklecast.trickle.client.transport import RequestTimeouts, TrickleClient
 from tricklecast.trickle.errors import (
@@ -59,8 +60,6 @@ if TYPE_CHECKING:
     import httpx
 
 __all__ = ["JsonLines", "Publisher", "SegmentWriter"]
-
-USER_AGENT: Final = f"tricklecast/{__version__}"
 
 CONNECT_S: Final = 5.0
 """Long enough for two lost SYNs."""

@@ -45,7 +45,7 @@ from typing import Final, Literal, NamedTuple
 from tricklecast.trickle import wire
 from tricklecast.trickle.backoff import Backoff, RetryBudget
 from tricklecast.trickle.client.answers import Answer, ExchangeOutcome, Lost
-from tricklecast.trickle.client.retry import MAX_RETRY_AFTER_S, MIN_DELAY_S, RECONNECT_S, Retries, limit_of
+from tricklecast.trickle.client.retry import MAX_RETRY_AFTER_S, MIN_DELAY_S, RECONNECT_S, Retries, Stop, limit_of
 from tricklecast.trickle.errors import (
     ChannelBusy,
     ChannelEnded,
@@ -217,12 +217,6 @@ class Resync:
     delay_s: float
     seq: int
     error: TrickleError | None = field(default=None, compare=False)  # why
-
-
-class Stop(NamedTuple):
-    """Nothing more can be published."""
-
-    error: TrickleError
 
 
 Decision = Advance | RetryAfter | Resync | Stop

@@ -5,15 +5,14 @@ from __future__ import annotations
 import re
 import secrets
 import socket
-import ssl
 import time
 from collections.abc import Callable
 from contextlib import AbstractContextManager
-from typing import Final, Literal, TypedDict, Unpack
+from typing import Final, Literal, Unpack
 
 import anyio
 
-from tricklecast.publisher.client import Publisher
+from tricklecast.publisher.client import Publisher, WriterOptions
 from tricklecast.publisher.events import (
     Disconnected,
     Failed,
@@ -27,7 +26,6 @@ from tricklecast.publisher.feed import Feed, Totals, stepping
 from tricklecast.publisher.segments import PublisherStatistics
 from tricklecast.publisher.steps import Source
 from tricklecast.trickle.amounts import count, rate, size, transferred
-from tricklecast.trickle.client.arguments import Auth
 from tricklecast.trickle.errors import ChannelBusy, ConnectionLost, Refused, Superseded, TrickleError
 from tricklecast.trickle.terminal import RateMeter, Screen
 from tricklecast.trickle.wire import CLIENT, redacted_urls
@@ -42,17 +40,6 @@ STOPPED: Final = "stopped by an error"
 """How a run ends, in its summary, unless it gets to its end."""
 
 
-class RunOptions(TypedDict, total=False):
-    """The arguments of :class:`~tricklecast.publisher.client.Publisher` that its caller chooses."""
-
-    start: int | Literal["resume", "reset"]
-    takeover: bool
-    buffer_bytes: int
-    buffer_s: float
-    auth: Auth | None
-    verify: ssl.SSLContext | bool
-
-
 async def run(
     url: str,
     source: Source,
@@ -60,7 +47,8 @@ async def run(
     leave_open: bool = False,
     content_type: str | None = None,
     screen: Screen | None = None,
-    **options: Unpack[RunOptions],
+    start: int | Literal["resume", "reset"] = "resume",
+    **options: Unpack[WriterOptions],
 ) -> Totals:
     """Publish all that a source has.
 
@@ -104,6 +92,7 @@ async def run(
 
     def made() -> Publisher:
         """A publisher of what the source is, which is known once it is open."""
+        options["headers"] = {CLIENT: _client_name()}
         if not source.drops:  # it waits, and finds room, or the end of the publisher, before this
             options["buffer_s"] = ENDLESS_S
         return Publisher(
@@ -111,7 +100,7 @@ async def run(
             content_type=content_type or source.content_type,
             when_full="drop" if source.drops else "wait",
             on_event=on_event,
-            headers={CLIENT: _client_name()},
+            start=start,
             **options,
         )
 

@@ -18,7 +18,7 @@ import anyio
 from anyio.lowlevel import current_token
 
 from tricklecast.publisher.body import Body, Buffer, Sending
-from tricklecast.publisher.core import Advance, Plan, Progress, Receipt, Resync, RetryAfter, Stop, Ticket
+from tricklecast.publisher.core import Advance, Plan, Progress, Receipt, Resync, RetryAfter, Ticket
 from tricklecast.publisher.events import (
     Failed,
     PublisherReporter,
@@ -31,6 +31,7 @@ from tricklecast.publisher.events import (
 from tricklecast.trickle import wire
 from tricklecast.trickle.client.answers import ExchangeOutcome, Lost, exchange
 from tricklecast.trickle.client.nodes import Nodes, ask
+from tricklecast.trickle.client.retry import Stop
 from tricklecast.trickle.client.tasks import Notifier, clock
 from tricklecast.trickle.client.transport import TrickleClient
 from tricklecast.trickle.errors import (

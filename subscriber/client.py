@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Final, Literal, Self, TypedDict, TypeVar, asse
 
 import anyio
 
-from tricklecast.subscriber.core import REFRESH_S, Advance, AnyStart, Cursor, End, OnLag, Start, Stop
+from tricklecast.subscriber.core import REFRESH_S, Advance, AnyStart, Cursor, End, OnLag, Start
 from tricklecast.subscriber.events import (
     Ended,
     Failed,
@@ -38,7 +38,7 @@ from tricklecast.trickle.client.arguments import (
     merged,
 )
 from tricklecast.trickle.client.nodes import Nodes
-from tricklecast.trickle.client.retry import RECONNECT_S
+from tricklecast.trickle.client.retry import RECONNECT_S, Stop
 from tricklecast.trickle.client.transport import TrickleClient
 from tricklecast.trickle.errors import (
     BrokenByPeer,

@@ -35,7 +35,7 @@ from typing import Final, NamedTuple, TypeAlias
 from tricklecast.trickle import wire
 from tricklecast.trickle.backoff import Backoff, RetryBudget
 from tricklecast.trickle.client.answers import Answer
-from tricklecast.trickle.client.retry import RECONNECT_S, Outage, Retries, limit_of
+from tricklecast.trickle.client.retry import RECONNECT_S, Outage, Retries, Stop, limit_of
 from tricklecast.trickle.errors import (
     InvalidInput,
     InvalidSeq,
@@ -221,12 +221,6 @@ class End(NamedTuple):
     """The channel has ended; ``gap`` segments were missed between the last one read and the end."""
 
     gap: int = 0
-
-
-class Stop(NamedTuple):
-    """Give up with this error."""
-
-    error: TrickleError
 
 
 Decision: TypeAlias = Advance | Resolved | RetryAfter | Resync | End | Stop

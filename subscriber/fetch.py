@@ -31,7 +31,6 @@ from tricklecast.subscriber.core import (
     Resolved,
     Resync,
     RetryAfter,
-    Stop,
     is_renumbered,
 )
 from tricklecast.subscriber.events import Monitor, Retrying, SkippedAhead
@@ -39,6 +38,7 @@ from tricklecast.trickle import __version__, wire
 from tricklecast.trickle.client import faults
 from tricklecast.trickle.client.answers import Answer, ExchangeOutcome, Lost, exchange
 from tricklecast.trickle.client.nodes import Nodes, ask
+from tricklecast.trickle.client.retry import Stop
 from tricklecast.trickle.client.tasks import BackgroundTask, clock
 from tricklecast.trickle.client.transport import RequestTimeouts, TrickleClient
 from tricklecast.trickle.errors import ConnectionLost, TrickleError

@@ -147,11 +147,8 @@ class FileSink(Output):
     async def _in_thread(self, work: Callable[[*Args], object], *args: *Args) -> None:
         try:
             await to_thread.run_sync(work, *args, abandon_on_cancel=True)
-        except BrokenPipeError:
-            raise SinkClosed("the reader of the output is gone") from None
         except OSError as error:
-            name = "standard output" if isinstance(self._target, int) else str(self._target)
-            raise SinkFailed(f"cannot write to {name} after {self.written} bytes: {error.strerror or error}") from error
+            raise _failure(error, self._target, self.written) from error
 
     def _write(self, data: bytes) -> None:
         with self._lock:
@@ -197,11 +194,8 @@ class PipeSink(Output):
                     size = os.write(descriptor, view[:PIPE_BUF])
                     self.written += size
                     view = view[size:]
-        except BrokenPipeError:
-            raise SinkClosed("the reader of the output is gone") from None
         except OSError as error:
-            name = self._target if isinstance(self._target, Path) else "standard output"
-            raise SinkFailed(f"cannot write to {name}: {error.strerror or error}") from error
+            raise _failure(error, self._target, self.written) from error
 
     async def _opened(self) -> int:
         while self._descriptor is None:
@@ -232,6 +226,14 @@ def check_path(path: Path) -> None:
         raise InvalidInput(f"cannot write to {path}: its folder does not exist")
     if not os.access(path if path.exists() else path.parent, os.W_OK):
         raise InvalidInput(f"cannot write to {path}: permission denied")
+
+
+def _failure(error: OSError, target: Path | int, written: int) -> TrickleError:
+    if isinstance(error, BrokenPipeError):
+        return SinkClosed("the reader of the output is gone")
+    name = "standard output" if isinstance(target, int) else target
+    after = f" after {written} bytes" if written else ""
+    return SinkFailed(f"cannot write to {name}{after}: {error.strerror or error}")
 
 
 def _open(target: Path | int) -> BinaryIO:

@@ -26,14 +26,13 @@ from tricklecast.publisher.core import (
     Resync,
     RetryAfter,
     RetryClock,
-    Stop,
     Ticket,
     parse_start,
 )
 from tricklecast.trickle import errors, wire
 from tricklecast.trickle.backoff import CAP_S, RetryBudget
 from tricklecast.trickle.client.answers import Answer, ExchangeOutcome, Lost
-from tricklecast.trickle.client.retry import MAX_RETRY_AFTER_S, MIN_DELAY_S, RECONNECT_S
+from tricklecast.trickle.client.retry import MAX_RETRY_AFTER_S, MIN_DELAY_S, RECONNECT_S, Stop
 from tricklecast.trickle.errors import ConnectionLost, LocalProtocolError, Refused
 
 IDLE = Progress()

@@ -28,13 +28,12 @@ from tricklecast.publisher.core import (
     Receipt,
     Resync,
     RetryAfter,
-    Stop,
     Ticket,
 )
 from tricklecast.trickle import errors, wire
 from tricklecast.trickle.backoff import BUDGET_RATIO, BUDGET_RESERVE
 from tricklecast.trickle.client.answers import Answer, ExchangeOutcome, Lost
-from tricklecast.trickle.client.retry import MIN_DELAY_S, RECONNECT_S
+from tricklecast.trickle.client.retry import MIN_DELAY_S, RECONNECT_S, Stop
 from tricklecast.trickle.errors import TrickleError
 
 MAX_IN_FLIGHT: Final = 3

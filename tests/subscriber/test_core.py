@@ -26,11 +26,10 @@ from tricklecast.subscriber.core import (
     Resync,
     RetryAfter,
     Start,
-    Stop,
 )
 from tricklecast.trickle.backoff import CAP_S, Backoff, RetryBudget
 from tricklecast.trickle.client.answers import Answer
-from tricklecast.trickle.client.retry import MAX_RETRY_AFTER_S, MIN_DELAY_S, RECONNECT_S
+from tricklecast.trickle.client.retry import MAX_RETRY_AFTER_S, MIN_DELAY_S, RECONNECT_S, Stop
 from tricklecast.trickle.errors import (
     ChannelNotFound,
     ConnectionLost,

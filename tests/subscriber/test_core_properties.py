@@ -24,12 +24,11 @@ from tricklecast.subscriber.core import (
     Resync,
     RetryAfter,
     Start,
-    Stop,
 )
 from tricklecast.trickle import wire
 from tricklecast.trickle.backoff import BUDGET_RATIO, BUDGET_RESERVE, CAP_S
 from tricklecast.trickle.client.answers import Answer
-from tricklecast.trickle.client.retry import MAX_RETRY_AFTER_S, MIN_DELAY_S, RECONNECT_S
+from tricklecast.trickle.client.retry import MAX_RETRY_AFTER_S, MIN_DELAY_S, RECONNECT_S, Stop
 from tricklecast.trickle.errors import ConnectionLost, Position, TrickleError
 
 seqs = st.integers(0, 30)

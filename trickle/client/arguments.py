@@ -12,6 +12,7 @@ import socket
 from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, Final, TypeAlias, Union
 
+from tricklecast.trickle import __version__
 from tricklecast.trickle.bearer import Bearer, check_token
 from tricklecast.trickle.errors import InvalidInput, InvalidURL
 from tricklecast.trickle.paths import ChannelURL, parse_server_url
@@ -19,6 +20,8 @@ from tricklecast.trickle.wire import split_urls
 
 if TYPE_CHECKING:
     import httpx
+
+USER_AGENT: Final = f"tricklecast/{__version__}"
 
 HttpxAuth: TypeAlias = Union["httpx.Auth", tuple[str, str], Callable[["httpx.Request"], "httpx.Request"]]
 """Any authentication that httpx knows."""

@@ -7,11 +7,12 @@ from collections.abc import Callable, Mapping
 from contextlib import nullcontext
 from dataclasses import dataclass
 from random import Random
-from typing import Final, Self
+from typing import Self
 
-from tricklecast.trickle import __version__, wire
+from tricklecast.trickle import wire
 from tricklecast.trickle.client.answers import Answer, Lost, exchange
 from tricklecast.trickle.client.arguments import (
+    USER_AGENT,
     Auth,
     URLs,
     channel_urls,
@@ -24,8 +25,6 @@ from tricklecast.trickle.client.nodes import Nodes, ask
 from tricklecast.trickle.client.transport import RequestTimeouts, TrickleClient
 from tricklecast.trickle.errors import ChannelNotFound, LocalProtocolError, RemoteProtocolError
 from tricklecast.trickle.paths import ChannelURL
-
-USER_AGENT: Final = f"tricklecast/{__version__}"
 
 
 @dataclass(frozen=True, slots=True)

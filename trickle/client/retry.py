@@ -27,9 +27,10 @@ from __future__ import annotations
 
 import math
 from random import Random
-from typing import Final
+from typing import Final, NamedTuple
 
 from tricklecast.trickle.backoff import Backoff, RetryBudget
+from tricklecast.trickle.errors import TrickleError
 
 MIN_DELAY_S: Final = 0.05
 """The shortest delay before a retry. Full jitter alone may draw 0."""
@@ -45,6 +46,12 @@ data directory. Live media would be stale later."""
 def limit_of(reconnect_s: float | None) -> float:
     """Turn a client's argument into a limit: ``None`` is "for ever"."""
     return math.inf if reconnect_s is None else reconnect_s
+
+
+class Stop(NamedTuple):
+    """The decision of a client's core to give up with this error: nothing more can be published, or read."""
+
+    error: TrickleError
 
 
 class Retries:
