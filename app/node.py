@@ -46,6 +46,7 @@ from typing import TYPE_CHECKING, Any, Final, Protocol
 
 from fastapi import FastAPI
 from fastapi.exceptions import RequestValidationError
+from starlette.exceptions import HTTPException as StarletteHTTPException
 
 from tricklecast.app.access.authorizer import Access
 from tricklecast.app.access_log import AccessLog
@@ -455,6 +456,7 @@ def _control_plane(node: Node, overview: Overview, face: Face | None = None) -> 
     if feed is not None:
         pages = Pages(settings, has_tokens=access.protects or access.webhook is not None)
         routers += [feed_router(feed), pages_router(settings, pages)]
+        api.add_exception_handler(StarletteHTTPException, pages.explain)
         if settings.reports is not None:
             routers.append(reports_router(Reports(settings.reports, plane.wall_us)))
     if face is not None:

@@ -925,6 +925,8 @@ class Connection(asyncio.BufferedProtocol):
         http10 = version == "1.0"
         url, self._url, self._headers = self._url, b"", _NO_FIELDS
         route = plane.router.find(method, url) if self.endpoint.routes else None
+        if route is not None and route.not_found and method == b"GET" and b"text/html" in headers.get(b"accept", b""):
+            route = None  # a person with a browser: the control plane has a page for that
         request = Request(method, url, route, headers, http10=http10, keep_alive=keeps_alive and not http10)
         request.length = length
         self._request = request

@@ -11,10 +11,14 @@ from __future__ import annotations
 
 from functools import cached_property
 from typing import TYPE_CHECKING, Any, Final
+from urllib.parse import quote
 
 from fastapi import APIRouter, HTTPException, Request, Response
+from fastapi.exception_handlers import http_exception_handler
 from fastapi.responses import HTMLResponse, PlainTextResponse
+from starlette.exceptions import HTTPException as StarletteHTTPException
 
+from tricklecast.app.data_plane.routing import CONTROL_PLANE
 from tricklecast.app.settings import Settings
 from tricklecast.app.web.assets import FOLDER, Assets, takes_gzip
 from tricklecast.trickle import __version__
@@ -27,6 +31,14 @@ if TYPE_CHECKING:
 OPEN_PATHS: Final = ("/", "/publish", "/docs")
 OPEN_BELOW: Final = ("/static/", "/watch/", "/api/v1/reports/")
 """Paths that need no token: those of pages and their files, and of storm reports, which need a ticket instead."""
+
+_ERRORS: Final = {
+    400: "This address is wrong",
+    403: "This is not allowed",
+    404: "There is no such page",
+    503: "The server cannot answer now",
+}
+"""Titles of the page that explains an error, by the status."""
 
 FOR_EVER: Final = "public, max-age=31536000, immutable"
 
@@ -55,8 +67,9 @@ _HEADERS: Final = {
 
 
 def is_open(path: str) -> bool:
-    """Whether a path of the control plane needs no token."""
-    return path in OPEN_PATHS or path.startswith(OPEN_BELOW)
+    """Whether a path of the control plane needs no token: pages have no data, and at other paths nothing is there."""
+    nowhere = path.partition("/")[2].partition("/")[0] not in CONTROL_PLANE
+    return nowhere or path in OPEN_PATHS or path.startswith(OPEN_BELOW)
 
 
 class Pages:
@@ -83,12 +96,15 @@ class Pages:
             lstrip_blocks=True,
         )
 
-    def render(self, template: str, policy: dict[str, str] | None = None, **context: Any) -> HTMLResponse:
+    def render(
+        self, template: str, policy: dict[str, str] | None = None, *, status: int = 200, **context: Any
+    ) -> HTMLResponse:
         """Make a page.
 
         Args:
             template: a file in ``templates/``.
             policy: directives in place of those of every page; ``""`` leaves one out.
+            status: of the response.
             context: values for the template, beside those of every page.
         """
         settings = self._settings
@@ -105,7 +121,28 @@ class Pages:
             **context,
         )
         csp = "; ".join(f"{name} {value}" for name, value in directives.items() if value)
-        return HTMLResponse(html, headers={**_HEADERS, "Content-Security-Policy": csp})
+        return HTMLResponse(html, status, headers={**_HEADERS, "Content-Security-Policy": csp})
+
+    async def explain(self, request: Request, error: Exception) -> Response:
+        """Answer a request that failed: to a browser with a page, to a program with JSON."""
+        assert isinstance(error, StarletteHTTPException)
+        path = request.scope["path"]
+        if path.startswith("/api/") or "text/html" not in request.headers.get("accept", ""):
+            return await http_exception_handler(request, error)
+        title = _ERRORS.get(error.status_code, "This did not work")
+        why = "" if error.status_code == 404 else str(error.detail)
+        page = self.render("error.html", status=error.status_code, heading=title, why=why, meant=_meant(path))
+        page.headers.update(error.headers or {})
+        return page
+
+
+def _meant(path: str) -> str:
+    """The channel whose player somebody may have meant with a wrong path; empty if none can be meant."""
+    name = path.strip("/").removeprefix("watch/")
+    try:
+        return parse_channel(quote(name, safe="/"))
+    except InvalidChannelName:
+        return ""
 
 
 def pages_router(settings: Settings, pages: Pages) -> APIRouter:

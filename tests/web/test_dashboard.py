@@ -140,11 +140,90 @@ def test_thousands_of_channels_are_few_elements(server: LocalServer, tab: Watche
     expect(page.get_by_role("complementary")).to_be_hidden()
 
     page.locator("#filter").fill("")
-    page.get_by_role("columnheader", name="Channel").get_by_role("button").click()
-    expect(page.get_by_role("columnheader", name="Channel")).to_have_attribute("aria-sort", "descending")
+    title = page.get_by_role("columnheader", name="Channel")
+    title.get_by_role("button").click()
+    expect(title).to_have_attribute("aria-sort", "ascending")
+    title.get_by_role("button").click()
+    expect(title).to_have_attribute("aria-sort", "descending")
     expect(page.locator(".row:not([hidden])", has_text="cam-1499")).to_be_visible()
     page.locator("#filter").fill("nothing like it")
-    expect(page.get_by_text("No channel matches the filter.")).to_be_visible()
+    expect(page.get_by_role("heading", name="No channel matches the filter.")).to_be_visible()
+    expect(page.get_by_text("The server has 1,500 channels, none with “nothing like it”")).to_be_visible()
+    assert barriers(page) == []
+    page.get_by_role("button", name="Show all channels").click()
+    expect(page.locator(".row:not([hidden]) .name").first).to_be_visible()
+
+
+def test_live_channels_come_first(server: LocalServer, tab: Watched) -> None:
+    """Also when they begin later; the third click on a column's title brings this order back."""
+    create(server, "a-1", "a-2", "z-1", "z-2")
+    page = tab.open(url(server))
+    names = page.locator(".row:not([hidden])")
+
+    def shown() -> list[str]:
+        rows = names.all()
+        tops = [(row.bounding_box() or {"y": 0.0})["y"] for row in rows]
+        return [name for _, name in sorted(zip(tops, (row.locator(".name").inner_text() for row in rows), strict=True))]
+
+    eventually(lambda: shown() == ["a-1", "a-2", "z-1", "z-2"], what="all of them are idle")
+    with server.client() as client:
+        upload = client.channel("z-2").upload(0, b"x" * 3000)
+        eventually(lambda: shown() == ["z-2", "a-1", "a-2", "z-1"], what="the live one is first")
+        button = page.get_by_role("columnheader", name="Channel").get_by_role("button")
+        for order in (["a-1", "a-2", "z-1", "z-2"], ["z-2", "z-1", "a-2", "a-1"], ["z-2", "a-1", "a-2", "z-1"]):
+            button.click()
+            eventually(lambda order=order: shown() == order, what=str(order))
+        upload.end()
+
+
+@pytest.mark.parametrize("width", [390, 1280, 3840])
+def test_the_end_of_a_long_name_can_be_read(server: LocalServer, tabs: Callable[..., Watched], width: int) -> None:
+    """Names of many cameras differ there alone; on a very wide window all texts are larger."""
+    create(server, *(f"site-{number % 7}-a-building-with-a-long-name-camera-{number:03}" for number in range(300)))
+    page = tabs(viewport={"width": width, "height": 900}).open(url(server))
+    name = page.locator(".row:not([hidden]) .name").first
+    expect(name).to_have_text("site-0-a-building-with-a-long-name-camera-000")
+    tail = name.locator("span").last
+    expect(tail).to_have_text("amera-000")
+    box, row = tail.bounding_box(), page.locator(".row:not([hidden]) .title").first.bounding_box()
+    assert box is not None
+    assert row is not None
+    assert box["x"] + box["width"] <= row["x"] + row["width"]
+    size = name.evaluate("one => parseFloat(getComputedStyle(one).fontSize)")
+    assert size >= (21 if width == 3840 else 14)
+
+
+def test_people_are_counted_and_not_requests(server: LocalServer, tab: Watched) -> None:
+    """Three subscribers are three readers, though each of them waits for the next segment while it reads one."""
+    with server.client() as client:
+        channel = client.channel("cam")
+        upload = channel.upload(0, b"x" * 3000)
+        client.settle()
+        readers = [channel.read(seq) for _ in range(3) for seq in (0, 1)]
+        page = tab.open(url(server))
+        expect(page.locator(".row:not([hidden]) .readers")).to_have_text("3")
+        expect(page.locator(".tile.readers b")).to_have_text("3")
+        assert len(readers) == 6
+        upload.end()
+
+
+def test_refusals_are_of_the_last_minute(server: LocalServer, tab: Watched) -> None:
+    """What was refused before the page was opened counts from its event on; a minute later nothing is red."""
+    with server.client() as client:
+        for _ in range(3):
+            assert client.ask("GET", "/trickle/..x/0").status == 400
+        page = tab.open(url(server))
+        refused = page.locator(".tile.refused b")
+        expect(refused).to_have_text("3")
+        expect(refused).to_have_class("num bad")
+        expect(page.locator(".events li.bad")).to_have_count(1)
+        clock = server.plane.wall_us
+        server.plane.wall_us = lambda: clock() + 61_000_000
+        expect(refused).to_have_text("0")
+        expect(refused).to_have_class("num")
+        expect(refused).to_have_attribute("title", "3 since the server's start")
+        expect(page.locator(".events li.bad")).to_have_count(0)
+        expect(page.locator(".events li.faint").first).to_contain_text("refused")
 
 
 def test_it_says_that_the_server_is_lost_and_comes_back(tab: Watched, tmp_path: Path) -> None:

@@ -12,8 +12,9 @@ import playwright
 import pytest
 from playwright.sync_api import Page, expect
 
-from tests.support.browser import Watched
+from tests.support.browser import Watched, barriers
 from tests.support.server import RunningServer, serve
+from tricklecast.app.data_plane.routing import CONTROL_PLANE
 from tricklecast.app.web.assets import FOLDER
 
 ROOT = Path(__file__).parents[2]
@@ -83,7 +84,41 @@ def test_no_other_file_is_served(server: RunningServer, name: str) -> None:
 def test_a_wrong_channel_name_is_refused(server: RunningServer) -> None:
     """The player's page says what is wrong with the name."""
     answer = httpx.get(f"{server.url}/watch/..x", headers=HTML)
-    assert (answer.status_code, "contains '..'" in answer.text) == (400, True)
+    assert (answer.status_code, "contains &#39;..&#39;" in answer.text) == (400, True)
+    assert httpx.get(f"{server.url}/watch/..x").json() == {"detail": "not a channel name: '..x' (contains '..')"}
+
+
+@pytest.mark.parametrize("path", ["/nothing", "/no/thing", "/watch/a/b", "/static/0/none.js", "/trickle", "/dashboard"])
+def test_an_address_without_a_page_says_where_the_pages_are(
+    server: RunningServer, guarded: RunningServer, path: str
+) -> None:
+    """To a browser in a page, with tokens or without; to a program as before."""
+    for running in (server, guarded):
+        answer = httpx.get(running.url + path, headers=HTML)
+        if running is guarded and path == "/dashboard":  # a name of the control plane: it may have something there
+            assert answer.status_code == 401
+            continue
+        assert (answer.status_code, "There is no such page" in answer.text) == (404, True)
+        assert "script-src 'self'" in answer.headers["content-security-policy"]
+    told = httpx.get(server.url + path)
+    assert (told.status_code, "<html" in told.text) == (404, False)
+
+
+def test_a_wrong_address_may_mean_a_channel(server: RunningServer, tab: Watched) -> None:
+    """The page offers its player, and can be used by all."""
+    tab.expected += ["404"]
+    page = tab.open(f"{server.url}/cam")
+    assert barriers(page) == []
+    page.get_by_role("link", name="Watch “cam”").click()
+    expect(page.get_by_role("heading", name="cam")).to_be_visible()
+
+
+def test_all_that_needs_a_token_has_a_name_of_the_control_plane(guarded: RunningServer) -> None:
+    """Other paths are open: nothing may ever be there."""
+    paths = httpx.get(f"{guarded.url}/openapi.json", headers={"Authorization": f"Bearer {TOKEN}"}).json()["paths"]
+    assert {path.split("/")[1] for path in paths} <= CONTROL_PLANE
+    assert httpx.get(f"{guarded.url}/api/v1/channels").status_code == 401
+    assert httpx.get(f"{guarded.url}//api/v1/channels").status_code == 404
 
 
 def test_without_web_pages_there_is_only_the_api() -> None:

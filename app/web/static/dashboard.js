@@ -32,23 +32,24 @@ const search = element("input", {
 const shown = element("span", { className: "faint num shown", role: "status" });
 /** @type {Map<string, HTMLButtonElement>} */
 const chips = new Map();
-for (const state of ["all", ...STATES]) {
+for (const state of ["all", "live", "stalled", "idle", "draining"]) {
   const chip = element("button", { type: "button", className: `chip ${state}`, "aria-pressed": state === "all" });
-  chip.addEventListener("click", () => {
-    for (const [name, other] of chips) other.setAttribute("aria-pressed", String(name === state));
-    list.filter(search.value, state);
-    update();
-  });
+  chip.addEventListener("click", () => narrow(search.value, state));
   chips.set(state, chip);
 }
 const toolbar = element("div", { className: "toolbar" },
   element("label", { className: "search", htmlFor: "filter" }, icon("search"), search, element("kbd", {}, "/")),
   element("div", { className: "chips", role: "group", "aria-label": "State" }, ...chips.values()), shown);
 
-search.addEventListener("input", () => {
-  list.filter(search.value, list.state);
+/** Show only channels with these words and in this state. @param {string} words @param {string} state */
+function narrow(words, state) {
+  search.value = words;
+  for (const [name, chip] of chips) chip.setAttribute("aria-pressed", String(name === state));
+  list.filter(words, state);
   update();
-});
+}
+
+search.addEventListener("input", () => narrow(search.value, list.state));
 search.addEventListener("keydown", (event) => {
   if (event.key === "Enter" || event.key === "ArrowDown") {
     list.select(list.selected && list.shown.includes(list.selected) ? list.selected : list.shown[0] ?? null);
@@ -68,7 +69,14 @@ const empty = element("div", { className: "empty card", hidden: true },
   copyLine("Publish a test picture", `${credentials}tricklecast publish ${example} testsrc`),
   copyLine("Publish a film", `${credentials}tricklecast publish ${example} film.mp4`),
   copyLine("Watch it", `${credentials}tricklecast subscribe ${example} -o - | ffplay -`));
-const nothing = element("p", { className: "nothing faint", hidden: true }, "No channel matches the filter.");
+const unfilter = element("button", { type: "button" }, "Show all channels");
+unfilter.addEventListener("click", () => {
+  narrow("", "all");
+  search.focus();
+});
+const whyNone = element("p", {});
+const nothing = element("div", { className: "nothing card", hidden: true },
+  element("h2", {}, "No channel matches the filter."), whyNone, unfilter);
 
 // Whether the server is there.
 
@@ -142,7 +150,9 @@ function update() {
   for (const channel of channels.values()) counts[channel.state] = (counts[channel.state] ?? 0) + 1;
   chips.get("all")?.replaceChildren("all ", element("b", { className: "num" }, count(channels.size)));
   STATES.forEach((state, code) => {
-    chips.get(state)?.replaceChildren(`${state} `, element("b", { className: "num" }, count(counts[code])));
+    const chip = chips.get(state);
+    chip?.replaceChildren(`${state} `, element("b", { className: "num" }, count(counts[code])));
+    chip?.classList.toggle("none", !counts[code]);
   });
   const narrowed = list.query !== "" || list.state !== "all";
   shown.textContent = narrowed ? `${count(list.shown.length)} of ${count(channels.size)} shown` : "";
@@ -150,8 +160,12 @@ function update() {
   loading.hidden = model.frame > 0;
   empty.hidden = !none;
   toolbar.hidden = none;
-  list.box.hidden = none || loading.hidden === false;
   nothing.hidden = none || list.shown.length > 0 || !model.frame;
+  list.box.hidden = none || loading.hidden === false || !nothing.hidden;
+  const words = list.query ? `with “${list.query}” in its name, type or publisher` : "";
+  const state = list.state === "all" ? "" : `that is ${list.state}`;
+  whyNone.textContent = `The server has ${count(channels.size)} channel${channels.size === 1 ? "" : "s"}, none ${
+    [words, state].filter(Boolean).join(" and ")}.`;
 }
 
 /** @param {string} name */
@@ -197,9 +211,7 @@ document.addEventListener("keydown", (event) => {
       strip.details.open = false;
       strip.details.querySelector("summary")?.focus();
     } else if (typing && search.value) {
-      search.value = "";
-      list.filter("", list.state);
-      update();
+      narrow("", list.state);
     } else if (detail.name) {
       close();
     } else if (typing) {

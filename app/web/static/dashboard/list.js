@@ -1,6 +1,9 @@
 /**
  * The list of channels: any number of them, of which only the visible rows are elements. Rows are reused while the user
  * scrolls. The keyboard moves a selection; the list itself has the focus.
+ *
+ * At first, channels with something going on are on top, and those that have ended below: a channel changes its place
+ * when it begins, falls idle or ends, and not with each byte.
  */
 
 import { element, icon } from "../session.js";
@@ -26,6 +29,12 @@ const COLUMNS = {
   window: { title: "Window", by: (channel, model) => channel.fill(model.server), falls: true },
 };
 
+/** The order in which no column is marked. */
+const LIVE_FIRST = { column: "", falls: false };
+
+/** Characters of a name's end that are shown however narrow the list is: names often differ there alone. */
+const TAIL = 9;
+
 const ICONS = { idle: "idle", live: "live", stalled: "warning", draining: "ended" };
 
 /** One row's elements. */
@@ -35,7 +44,9 @@ class Row {
     /** @type {Channel | null} */
     this.channel = null;
     this.drawn = -1;
-    this.name = element("b", { className: "name", dir: "auto" });
+    this.front = element("span", { className: "front" });
+    this.tail = element("span", {});
+    this.name = element("b", { className: "name", dir: "auto" }, this.front, this.tail);
     this.type = element("span", { className: "type faint" });
     this.badge = element("span", { className: "state" });
     this.publisher = element("span", { className: "cell publisher", role: "gridcell", dir: "auto" });
@@ -76,12 +87,12 @@ export class List {
     this.query = "";
     /** @type {string} */
     this.state = "all";
-    this.sort = { column: "title", falls: false };
+    this.sort = LIVE_FIRST;
     /** @type {Channel[]} */
     this.shown = [];
     /** @type {Channel | null} */
     this.selected = null;
-    this.changes = -1;
+    this.changes = this.moves = -1;
     /** @type {Row[]} */
     this.rows = [];
     this._drawing = 0;
@@ -90,6 +101,7 @@ export class List {
     this.spacer = element("div", { className: "spacer" });
     this.header = element("div", { className: "head", role: "row" }, ...Object.entries(COLUMNS).map(([name, column]) => {
       const button = element("button", { type: "button", className: "quiet" }, column.title);
+      button.title = `Sort by ${column.title.toLowerCase()}; the third click puts live channels first again`;
       button.addEventListener("click", () => this.sortBy(name));
       return element("span", { className: `cell ${name}`, role: "columnheader", "data-column": name }, button);
     }));
@@ -155,10 +167,11 @@ export class List {
     this.draw();
   }
 
-  /** @param {string} column */
+  /** Sort by a column; the other way round at the second time; live channels first at the third. @param {string} column */
   sortBy(column) {
-    const same = this.sort.column === column;
-    this.sort = { column, falls: same ? !this.sort.falls : COLUMNS[column]?.falls === true };
+    const falls = COLUMNS[column]?.falls === true;
+    if (this.sort.column !== column) this.sort = { column, falls };
+    else this.sort = this.sort.falls === falls ? { column, falls: !falls } : LIVE_FIRST;
     this._markSort();
     this.update(true);
     this.scroller.scrollTop = 0;
@@ -188,9 +201,10 @@ export class List {
   update(anew = false) {
     const { model } = this;
     const { column, falls } = this.sort;
-    const still = column === "title" || column === "publisher";
+    const still = column === "title" || column === "publisher" || (column === "" && this.moves === model.moves);
     if (anew || this.changes !== model.changes || !still || this.state !== "all") {
       this.changes = model.changes;
+      this.moves = model.moves;
       const words = this.query.toLowerCase().split(/\s+/).filter(Boolean);
       const wanted = /** @type {readonly string[]} */ (STATES).indexOf(this.state);
       const found = [];
@@ -266,7 +280,10 @@ export class List {
       row.badge.replaceChildren(icon(ICONS[state]), element("span", { className: "visually-hidden" }, state));
       row.badge.title = state;
     }
-    set(row.name, plain(channel.name));
+    const name = plain(channel.name);
+    const cut = tailOf(name);
+    set(row.front, name.slice(0, cut));
+    set(row.tail, name.slice(cut));
     set(row.type, plain(channel.type, 40));
     set(row.publisher, channel.publisher ? plain(channel.publisher, 80) : "–");
     if (row.publisher.title !== channel.publisher) row.publisher.title = channel.publisher;
@@ -323,6 +340,13 @@ export class List {
   }
 }
 
+/** Where the end of a name begins that is always shown; its length if there is none. @param {string} name */
+function tailOf(name) {
+  const at = Math.max(0, name.length - TAIL);
+  // Letters that join each other, and those written from right to left, are not taken apart.
+  return at > TAIL && /^[ -~]+$/.test(name.slice(at - 1)) ? at : name.length;
+}
+
 const collator = new Intl.Collator("en", { numeric: true, sensitivity: "base" });
 
 /**
@@ -334,9 +358,10 @@ const collator = new Intl.Collator("en", { numeric: true, sensitivity: "base" })
 function sorted(channels, column, falls, model) {
   const by = COLUMNS[column]?.by ?? ((/** @type {Channel} */ channel) => channel.name);
   const sign = falls ? -1 : 1;
-  const keyed = channels.map((channel) => ({ channel, key: by(channel, model) }));
+  const keyed = channels.map((channel) => ({ channel, key: by(channel, model), rank: column ? 0 : channel.rank }));
   keyed.sort((one, other) => {
     const [a, b] = [one.key, other.key];
+    if (one.rank !== other.rank) return one.rank - other.rank;
     const order = typeof a === "number" ? a - Number(b) : collator.compare(a, String(b));
     return sign * order || one.channel.number - other.channel.number;
   });

@@ -11,6 +11,9 @@ export const SEGMENT_STATES = /** @type {const} */ ([
   "waiting", "open", "complete", "empty", "truncated", "skipped", "terminated",
 ]);
 
+/** Places in the list, by the codes of states: one that stalls for a moment does not leave its place. */
+const RANKS = [1, 0, 0, 2];
+
 const OPEN = 1;
 const WRITING = 1;
 const PRECONNECTED = 2;
@@ -28,6 +31,10 @@ const RATES = 60;
 
 /** Events that are kept. */
 const EVENTS = 300;
+
+/** How long a refusal counts as one of now, in seconds; and the most moments of that time that are kept. */
+const RECENT_S = 60;
+const MOMENTS = 200;
 
 /** Frames over which a shown rate is averaged, since publishers write in bursts. */
 const SMOOTH = 3;
@@ -86,6 +93,49 @@ export class Series {
   }
 }
 
+/**
+ * Counters of the server that only grow, as they were in the last minute.
+ * @typedef {{ time: number, refused: number, held: number }} Moment
+ */
+class LastMinute {
+  constructor() {
+    /** @type {Moment[]} oldest first; the first one is the newest that is older than a minute, if there is any */
+    this.moments = [];
+  }
+
+  /**
+   * Begin anew, with what the events tell of the minute before.
+   * @param {Server} server
+   * @param {Happened[]} events oldest first
+   */
+  begin(server, events) {
+    const recent = events.filter(({ time }) => time > server.time - RECENT_S);
+    const now = { refused: server.counters?.refused ?? 0, held: server.counters?.held ?? 0 };
+    /** @type {Moment[]} */
+    const moments = [];
+    for (const { kind, time, count } of recent.reverse()) {
+      if (kind !== "refused" && kind !== "held") continue;
+      moments.unshift({ time, ...now });
+      now[kind] -= count;
+    }
+    this.moments = [{ time: -Infinity, ...now }, ...moments];
+    this.push(server);
+  }
+
+  /** @param {Server} server */
+  push({ time, counters }) {
+    const { moments } = this;
+    moments.push({ time, refused: counters?.refused ?? 0, held: counters?.held ?? 0 });
+    while (moments.length > MOMENTS || (moments[1]?.time ?? Infinity) <= time - RECENT_S) moments.shift();
+  }
+
+  /** How much a counter has grown in the last minute. @param {"refused" | "held"} name */
+  growth(name) {
+    // It becomes smaller when a worker has died, whose successor begins at 0.
+    return Math.max(0, (this.moments.at(-1)?.[name] ?? 0) - (this.moments[0]?.[name] ?? 0));
+  }
+}
+
 export class Channel {
   /** @param {number} number */
   constructor(number) {
@@ -129,6 +179,11 @@ export class Channel {
   /** Whether a publisher is connected, or was a moment ago: one that sends whole segments comes and goes. */
   get present() {
     return this.writing || this.preconnected || STATES[this.state] === "live";
+  }
+
+  /** Its place in the list: those with something going on are first, and those that have ended are last. */
+  get rank() {
+    return RANKS[this.state] ?? 0;
   }
 
   /** How full its window is, 0 to 1, by the limit that is closest. @param {Server} server */
@@ -217,6 +272,9 @@ export class Model {
     this.sent = new Series(RATES);
     /** Counts changes of the set of channels, and of the texts that the filter searches. */
     this.changes = 0;
+    /** Counts changes of channels' ranks. */
+    this.moves = 0;
+    this.lastMinute = new LastMinute();
     this.frame = 0;
   }
 
@@ -258,7 +316,12 @@ export class Model {
       this.byName.set(channel.name, channel);
       this.changes++;
     }
-    for (const row of frame.rows) this.channels.get(row[0] ?? 0)?.take(row);
+    for (const row of frame.rows) {
+      const channel = this.channels.get(row[0] ?? 0);
+      const rank = channel?.rank;
+      channel?.take(row);
+      if (channel?.rank !== rank) this.moves++;
+    }
     for (const channel of fresh) channel.recall();
     for (const number of frame.gone) {
       const channel = this.channels.get(number);
@@ -273,6 +336,8 @@ export class Model {
       this.received.push(this.server.bytes_in ?? 0);
       this.sent.push(this.server.bytes_out ?? 0);
     }
+    if (whole) this.lastMinute.begin(this.server, frame.events);
+    else this.lastMinute.push(this.server);
     this.events.unshift(...frame.events.reverse());
     this.events.length = Math.min(this.events.length, EVENTS);
   }

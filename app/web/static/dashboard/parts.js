@@ -81,6 +81,9 @@ const REASONS = {
   empty: "asks for an empty segment again", same: "reads one segment again and again",
 };
 
+/** An event that is older is over, and has no colour any more, in seconds. */
+const RECENT_S = 60;
+
 /** The newest events. */
 export class Events {
   /** @param {Model} model @param {(name: string) => void} onOpen */
@@ -98,12 +101,24 @@ export class Events {
     const { events } = this.model;
     const newest = events[0]?.number ?? 0;
     this.none.hidden = events.length > 0;
+    this._age();
     if (newest === this.newest) return;
     if (newest < this.newest) this.list.replaceChildren();
     const fresh = newest < this.newest ? events : events.filter((event) => event.number > this.newest);
     this.newest = newest;
     this.list.prepend(...fresh.map((event) => this._entry(event)));
     while (this.list.children.length > events.length) this.list.lastElementChild?.remove();
+  }
+
+  /** Take the colour from events that have become old: they are below those that have not. */
+  _age() {
+    const since = this.model.server.time - RECENT_S;
+    for (let at = this.list.childElementCount - 1; at >= 0; at--) {
+      const entry = this.list.children[at];
+      if (!(entry instanceof HTMLElement) || Number(entry.dataset.time) > since) break;
+      if (entry.className === "faint") continue;
+      entry.className = "faint";
+    }
   }
 
   /** @param {Happened} event */
@@ -119,7 +134,8 @@ export class Events {
     if (event.why) parts.append(`: ${why(event.why)}`);
     if (event.client) parts.append(" · ", element("span", { className: "faint", dir: "auto" }, plain(event.client, 60)));
     if (event.count > 1) parts.append(" ", element("span", { className: "times num" }, `× ${count(event.count)}`));
-    return element("li", { className: tone }, icon(name), parts,
+    const old = event.time <= this.model.server.time - RECENT_S;
+    return element("li", { className: old ? "faint" : tone, "data-time": event.time }, icon(name), parts,
       element("time", { className: "num faint", dateTime: new Date(1000 * event.time).toISOString() }, time(event.time)));
   }
 }
@@ -190,7 +206,7 @@ export class Strip {
     this.box = element("section", { className: "strip", "aria-label": "Server" },
       tile("cpu", "CPU", cpu[0]), tile("in", "In", received[0]), tile("out", "Out", sent[0]),
       tile("lag", "Loop lag"), tile("memory", "Memory"), tile("connections", "Connections"), tile("readers", "Readers"),
-      tile("refused", "Refused"), tile("held", "Held back"),
+      tile("refused", "Refused/min"), tile("held", "Held/min"),
       this.details);
   }
 
@@ -198,7 +214,8 @@ export class Strip {
     const { server } = this.model;
     this.box.hidden = server.cpu === undefined; // a token for some channels shows no figures of the server
     if (this.box.hidden) return;
-    const counters = server.counters ?? {};
+    const { lastMinute } = this.model;
+    const [refused, held] = [lastMinute.growth("refused"), lastMinute.growth("held")];
     const lag = server.loop_lag_ms ?? 0;
     const busiest = Math.max(...(server.workers ?? [server]).map(({ cpu }) => cpu ?? 0)); // of those that have one core each
     this._set("cpu", percent(server.cpu), busiest > 0.85);
@@ -208,8 +225,10 @@ export class Strip {
     this._set("memory", bytes(server.memory));
     this._set("connections", count(server.connections));
     this._set("readers", count(server.readers));
-    this._set("refused", count(counters.refused), (counters.refused ?? 0) > 0);
-    this._set("held", count(counters.held), (counters.held ?? 0) > 0);
+    this._set("refused", count(refused), refused > 0);
+    this._set("held", count(held), held > 0);
+    this._total("refused", server.counters?.refused);
+    this._total("held", server.counters?.held);
     const uses = (server.limits ?? []).filter(([, , most]) => most);
     const shares = uses.map(([name, used, most, joinable]) =>
       ({ name, used, most: most ?? 1, joinable, share: used / (most ?? 1) }));
@@ -236,6 +255,13 @@ export class Strip {
     for (const [canvas, series] of this.curves) {
       if (canvas.clientWidth) curve(canvas, series, { width: canvas.clientWidth, height: 18 });
     }
+  }
+
+  /** @param {string} name @param {number | undefined} sum since the server's start */
+  _total(name, sum) {
+    const box = this.values[name];
+    const text = `${count(sum)} since the server's start`;
+    if (box && box.title !== text) box.title = text;
   }
 
   /** @param {string} name @param {string} text @param {boolean} [bad] */
