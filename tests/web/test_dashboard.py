@@ -160,19 +160,21 @@ def test_live_channels_come_first(server: LocalServer, tab: Watched) -> None:
     page = tab.open(url(server))
     names = page.locator(".row:not([hidden])")
 
-    def shown() -> list[str]:
-        rows = names.all()
-        tops = [(row.bounding_box() or {"y": 0.0})["y"] for row in rows]
-        return [name for _, name in sorted(zip(tops, (row.locator(".name").inner_text() for row in rows), strict=True))]
+    def stand(*order: str) -> None:
+        def stands() -> bool:
+            tops = {row.locator(".name").inner_text(): (row.bounding_box() or {"y": 0.0})["y"] for row in names.all()}
+            return sorted(tops, key=tops.__getitem__) == list(order)
 
-    eventually(lambda: shown() == ["a-1", "a-2", "z-1", "z-2"], what="all of them are idle")
+        eventually(stands, what=f"the order {order}")
+
+    stand("a-1", "a-2", "z-1", "z-2")
     with server.client() as client:
         upload = client.channel("z-2").upload(0, b"x" * 3000)
-        eventually(lambda: shown() == ["z-2", "a-1", "a-2", "z-1"], what="the live one is first")
+        stand("z-2", "a-1", "a-2", "z-1")
         button = page.get_by_role("columnheader", name="Channel").get_by_role("button")
-        for order in (["a-1", "a-2", "z-1", "z-2"], ["z-2", "z-1", "a-2", "a-1"], ["z-2", "a-1", "a-2", "z-1"]):
+        for order in (("a-1", "a-2", "z-1", "z-2"), ("z-2", "z-1", "a-2", "a-1"), ("z-2", "a-1", "a-2", "z-1")):
             button.click()
-            eventually(lambda order=order: shown() == order, what=str(order))
+            stand(*order)
         upload.end()
 
 
