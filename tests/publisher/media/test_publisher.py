@@ -19,7 +19,9 @@ from anyio import to_thread
 from av.audio.frame import AudioFrame
 from av.video.frame import VideoFrame
 
+from tests.publisher.fakes import Trickle, reply
 from tests.publisher.media.clips import decode, make_clip
+from tests.support.peers import fake_server
 from tests.support.server import RunningServer
 from tests.support.waiting import WITHIN_S, until
 from tricklecast.publisher.media.encode import Encoding
@@ -254,6 +256,22 @@ async def test_pictures_are_dropped_where_the_encoder_is_too_slow(
     assert "on_event failed at the encoder is too slow: 6 pictures have been dropped so far" in caplog.text
     decoded = decode(data, "mpegts")
     assert decoded.times["video"] == [(50 + number) * TICK for number in range(10 - PICTURES_AHEAD, 10)]
+
+
+async def test_a_lost_segment_is_logged_once(caplog: pytest.LogCaptureFixture) -> None:
+    """By its publisher; the next one is published."""
+    trickle = Trickle()
+    trickle.instead = {"POST 0": [reply(413, after=1)], "POST 1": [reply(413, after=1)]}
+    with anyio.fail_after(WITHIN_S):
+        async with (
+            fake_server(trickle) as server,
+            MediaPublisher(f"{server.base}/c", when_full="wait") as media,
+        ):
+            for number in range(100):
+                await media.write(picture(number), pts=number, time_base=TICK)
+    assert media.statistics().segments_lost > 0 < media.statistics().segments
+    lost = [message for message in caplog.messages if "is lost" in message]
+    assert len(lost) == media.statistics().segments_lost
 
 
 async def test_an_exception_leaves_the_channel_open(server: RunningServer) -> None:
