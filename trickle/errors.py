@@ -76,8 +76,8 @@ class Fields:
     def __init__(self, *values: object, **named: object) -> None:
         fields, own = self.__match_args__, vars(self)
         own.update(zip(fields, values, strict=False), **named)  # class attributes are the defaults
-        is_known = len(own) == len(values) + len(named) and all(name in fields for name in named)
-        if not is_known or not all(hasattr(self, name) for name in fields):
+        is_whole = len(own) == len(fields) or all(hasattr(self, name) for name in fields)
+        if len(own) != len(values) + len(named) or (named and not named.keys() <= {*fields}) or not is_whole:
             raise TypeError(f"{type(self).__name__} has the fields ({', '.join(fields)})")
 
     def __repr__(self) -> str:
