@@ -103,8 +103,6 @@ class Roller:
         con.register("parsed", self._parsed)
         con.register("followed", self._logs)
         con.execute("CREATE TABLE request (turn BIGINT, same UBIGINT, log UBIGINT, n BIGINT)")
-        # To plan how to read a few lines best takes longer than to read them.
-        con.execute("PRAGMA disable_optimizer")
         rows = normalise_sql().replace("FROM line\n", "FROM parsed line\n")
         con.execute(f"PREPARE roll AS {roll_up_sql(f'({rows}) rows_')}")
         con.execute(f"PREPARE doubles AS {_DOUBLES}")

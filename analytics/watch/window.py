@@ -185,6 +185,7 @@ class Window:
         self._params = params or Params()
         self._clock = clock
         self._rules = embedded.connect(0)
+        self._rules.execute("PRAGMA enable_optimizer")
         self._rules.execute(f"SET memory_limit = '{MEMORY}'")
         if spill is not None:
             self._rules.execute(f"SET temp_directory = {text(str(spill))}")

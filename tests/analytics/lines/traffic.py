@@ -12,6 +12,7 @@ import duckdb
 from tricklecast.analytics.lines import Reading, find_logs
 from tricklecast.analytics.lines.embedded import Lines, read_lines
 from tricklecast.analytics.lines.records import LINE
+from tricklecast.analytics.scan import embedded
 from tricklecast.analytics.simulate.formats import FormatName
 
 START_US = 1_760_000_000_000_000
@@ -116,7 +117,7 @@ Read = Callable[..., tuple[list[Row], Lines]]
 
 def read_files(*paths: str, **reading: Any) -> tuple[list[Row], Lines]:
     """Reads files with DuckDB."""
-    with duckdb.connect() as con:
+    with embedded.connect(0) as con:
         lines = read_lines(con, find_logs(paths), Reading(**reading), NOW_US)
         return rows_in(con), lines
 
