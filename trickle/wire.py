@@ -32,8 +32,10 @@ STREAM_ROUTE: Final = "stream"
 """``GET /{channel}/stream`` returns all segments, one after the other, in one response."""
 
 PLAYLIST_ROUTE: Final = "index.m3u8"
+MEDIA_PLAYLIST_ROUTE: Final = "media.m3u8"
 HLS_ROUTE: Final = "hls"
-"""``GET /{channel}/index.m3u8`` returns an HLS playlist, whose media are at ``/{channel}/hls/...``."""
+"""``GET /{channel}/index.m3u8`` returns an HLS playlist, as ``media.m3u8`` does. Its media are at
+``/{channel}/hls/...``."""
 
 FEED_PROTOCOL: Final = "trickle-feed"
 """``GET /{channel}`` with ``Upgrade: trickle-feed`` switches the connection to the feed of the channel."""

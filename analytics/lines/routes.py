@@ -6,7 +6,15 @@ from typing import Final
 
 from tricklecast.analytics.lines.dialect import text
 from tricklecast.trickle.records import Op
-from tricklecast.trickle.wire import CHANGEFEED, HLS_ROUTE, NEXT_ROUTE, PLAYLIST_ROUTE, SEQ_NEXT, STREAM_ROUTE
+from tricklecast.trickle.wire import (
+    CHANGEFEED,
+    HLS_ROUTE,
+    MEDIA_PLAYLIST_ROUTE,
+    NEXT_ROUTE,
+    PLAYLIST_ROUTE,
+    SEQ_NEXT,
+    STREAM_ROUTE,
+)
 
 CONTROL_PLANE: Final = (
     "api",
@@ -75,7 +83,7 @@ def _op() -> str:
     return f"""CASE WHEN r_tail IS NULL THEN CASE {_cases(_CHANNEL)} END
         WHEN r_tail = '{NEXT_ROUTE}' THEN {_if_read(Op.NEXT)}
         WHEN r_tail = '{STREAM_ROUTE}' THEN {_if_read(Op.STREAM)}
-        WHEN r_tail = '{PLAYLIST_ROUTE}' THEN {_if_read(Op.PLAYLIST)}
+        WHEN r_tail IN ('{PLAYLIST_ROUTE}', '{MEDIA_PLAYLIST_ROUTE}') THEN {_if_read(Op.PLAYLIST)}
         WHEN left(r_tail, {len(HLS_ROUTE) + 1}) = '{HLS_ROUTE}/' THEN {_if_read(Op.HLS)}
         WHEN instr(r_tail, '/') > 0 THEN NULL
         WHEN r_decoded = '{CHANGEFEED}' AND r_number IS NOT NULL AND method IN ('GET', 'HEAD') THEN '{Op.CHANGES}'

@@ -9,26 +9,32 @@ from __future__ import annotations
 from typing import ClassVar, Final
 from urllib.parse import quote
 
+from tricklecast.app.content_coding import takes_gzip
 from tricklecast.app.core.results import Refusal
 from tricklecast.app.core.segment import Segment
 from tricklecast.app.core.storm_guard import ReplyKind
 from tricklecast.app.data_plane.context import DataPlane, ParkedFor
 from tricklecast.app.data_plane.exchange import Caller, Exchange, Parked
-from tricklecast.app.data_plane.ranges import SpanReader
-from tricklecast.app.data_plane.request import Request
+from tricklecast.app.data_plane.ranges import SpanReader, has_it, range_of, unsatisfiable_reply
+from tricklecast.app.data_plane.request import ACCEPT_ENCODING, Request
 from tricklecast.app.data_plane.responses import (
     SEQ_RETRY_S,
+    Headers,
     Reply,
+    ResponseHead,
     media_caching,
-    media_head,
+    media_lines,
+    playlist_caching,
     refusal_reply,
     shutdown_reply,
 )
-from tricklecast.app.data_plane.routing import Media, Route
+from tricklecast.app.data_plane.routing import Blocking, Media, Route
 from tricklecast.app.data_plane.stages import delay, kind_of, noted, park
 from tricklecast.app.hls.packager import Packager
 from tricklecast.app.hls.playlist import CONTENT_TYPE as PLAYLIST_TYPE
 from tricklecast.app.hls.playlist import playlist
+from tricklecast.app.hls.rendered import Rendered
+from tricklecast.trickle import wire
 from tricklecast.trickle.records import Op, Reason
 from tricklecast.trickle.wire import MP4, MP4_AUDIO, MPEG_TS, Status
 
@@ -74,7 +80,7 @@ def _playlist(connection: Caller, request: Request, route: Route) -> Reply | Exc
         return found
     asked = route.blocking
     assert asked is not None, "a playlist's route has its query"
-    msn, part, token = asked
+    msn, part = asked.msn, asked.part
     if msn is not None and request.method != b"HEAD" and not found.ended:
         if msn > (last := found.timeline.next_msn + 1):
             reply = Reply(Status.BAD_REQUEST, Reason.AHEAD, body=f"_HLS_msn is beyond {last}".encode())
@@ -84,10 +90,28 @@ def _playlist(connection: Caller, request: Request, route: Route) -> Reply | Exc
             return _await(connection, request, route, found, BLOCKING_TARGETS * found.timeline.target_s) or late
     if request.method != b"HEAD":
         found.served(msn, part)
-    text = playlist(found, f"?token={quote(token, safe='')}" if token else "")
-    reply = Reply(Status.OK, Reason.COMPLETE, body=text.encode(), content_type=PLAYLIST_TYPE)
+    target_s, private = found.timeline.target_s, plane.authorizer is not None
+    caching = playlist_caching(target_s, blocking=msn is not None, private=private)
+    reply = _playlist_reply(request, playlist(found), asked, caching)
     delayed = delay(connection, request, route, ReplyKind.SAME, found.version, answer_player)
     return delayed or noted(request, plane.registry, route, reply)
+
+
+def _playlist_reply(request: Request, found: Rendered, asked: Blocking, caching: str) -> Reply:
+    """A playlist, compressed for a client that takes it; 304 if the client has it.
+
+    With a token in the URLs it is of one client, and nobody else would use what is compressed.
+    """
+    token = quote(asked.token, safe="") if asked.token else ""
+    packed = not token and takes_gzip(request.text(ACCEPT_ENCODING))
+    tag = f'"{found.digest}{"-gzip" if packed else ""}"'
+    headers: Headers = ((wire.ETAG, tag), ("vary", "accept-encoding"))
+    if has_it(request, tag.encode()):
+        return Reply(Status.NOT_MODIFIED, Reason.COMPLETE, headers, content_type="", caching=caching)
+    if packed:
+        headers = (*headers, ("content-encoding", "gzip"))
+    body = found.compressed if packed else found.text(f"?token={token}" if token else "")
+    return Reply(Status.OK, Reason.COMPLETE, headers, body, PLAYLIST_TYPE, caching=caching)
 
 
 def _media(connection: Caller, request: Request, route: Route) -> Reply | Exchange:
@@ -98,14 +122,8 @@ def _media(connection: Caller, request: Request, route: Route) -> Reply | Exchan
     media = route.media
     assert media is not None, "the route of media says which"
     there = _find(found, media)
-    private = connection.plane.authorizer is not None
-    if isinstance(there, bytes):
-        caching = media_caching(private=private)
-        return Reply(Status.OK, Reason.COMPLETE, body=there, content_type=MP4, caching=caching)
     if there is not None:
-        segment, begin, end = there
-        head = media_head(CONTENT_TYPES[media.extension], end - begin, private=private)
-        return MediaReader(connection, request, found.channel, segment, begin, end, head)
+        return _file(connection, request, found, media, there)
     hinted = (media.prefix, media.seq, media.part) == (found.prefix, *found.next_part) and not found.ended
     if hinted and request.method != b"HEAD":
         parked = _await(connection, request, route, found, BLOCKING_TARGETS * found.timeline.target_s)
@@ -114,6 +132,29 @@ def _media(connection: Caller, request: Request, route: Route) -> Reply | Exchan
     reply = Reply(Status.NOT_FOUND, Reason.NOT_FOUND, body=b"No such media: ask for the playlist again")
     delayed = delay(connection, request, route, ReplyKind.MISSING, 0, answer_player)
     return delayed or noted(request, connection.plane.registry, route, reply)
+
+
+def _file(
+    connection: Caller, request: Request, found: Packager, media: Media, there: bytes | tuple[Segment, int, int]
+) -> Reply | Exchange:
+    """A file of a playlist, or a range of it."""
+    caching = media_caching(private=connection.plane.authorizer is not None)
+    content_type, tag = CONTENT_TYPES[media.extension], media.tag
+    size = len(there) if isinstance(there, bytes) else there[2] - there[1]
+    if has_it(request, tag):
+        lines = media_lines(tag, None, size)
+        return Reply(Status.NOT_MODIFIED, Reason.COMPLETE, content_type="", caching=caching, lines=lines)
+    span = range_of(request, size, tag)
+    if span is not None and not span.end:
+        return unsatisfiable_reply(size, "file")
+    status = Status.OK if span is None else Status.PARTIAL_CONTENT
+    lines, (begin, end) = media_lines(tag, span, size), span or (0, size)
+    if isinstance(there, bytes):
+        body = there[begin:end]
+        return Reply(status, Reason.COMPLETE, body=body, content_type=content_type, caching=caching, lines=lines)
+    segment, first, _ = there
+    head = ResponseHead(status, lines, content_type, end - begin, caching)
+    return MediaReader(connection, request, found.channel, segment, first + begin, first + end, head)
 
 
 def _find(found: Packager, media: Media) -> bytes | tuple[Segment, int, int] | None:

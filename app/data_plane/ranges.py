@@ -1,19 +1,19 @@
-"""Conditions and ranges of a GET or HEAD of a finished segment (RFC 9110, sections 13 and 14).
+"""Conditions and ranges of a GET or HEAD of what never changes: a finished segment, a file of HLS (RFC 9110, sections
+13 and 14).
 
-A finished segment never changes. So it has a strong entity tag, its ranges can be read, and a client that has it gets
-304. An open segment has no tag and no ranges: it is sent whole, as it comes.
+It has a strong entity tag, its ranges can be read, and a client that has it gets 304. An open segment has no tag and no
+ranges: it is sent whole, as it comes.
 
 - ``If-None-Match`` names the tag, or ``*``: 304.
-- ``Range: bytes=2-5``, ``bytes=2-`` or ``bytes=-4``: 206 with these bytes; 416 if the segment has none of them. The
-  server sends the whole segment for any other range (several at once, another unit), and if ``If-Range`` is not the
-  tag.
+- ``Range: bytes=2-5``, ``bytes=2-`` or ``bytes=-4``: 206 with these bytes; 416 if there are none of them. The server
+  sends all for any other range (several at once, another unit), and if ``If-Range`` is not the tag.
 """
 
 from __future__ import annotations
 
 import re
 from bisect import bisect_left, bisect_right
-from typing import ClassVar, Final
+from typing import ClassVar, Final, NamedTuple
 
 from tricklecast.app.core.segment import Segment
 from tricklecast.app.core.state import Channel, Ready
@@ -37,20 +37,33 @@ _RANGE: Final = re.compile(r"bytes=\s*(\d{0,32})\s*-\s*(\d{0,32})\s*", re.ASCII 
 _TAG: Final = re.compile(r'(?:W/)?("[^"]*")')
 
 
-def span_of(connection: Caller, request: Request, channel: Channel, segment: Segment) -> Reply | SpanReader | None:
-    """Apply a condition or a range to a request for a finished segment; ``None``: send the whole segment."""
-    headers = request.headers
-    if RANGE not in headers and IF_NONE_MATCH not in headers:
-        return None
-    size, reason = segment.size, REASON_OF_STATE[segment.state]
-    tag = tag_of(channel, segment)
+class Span(NamedTuple):
+    """The bytes that a request is for: from ``begin`` on and before ``end``; none if the range has none."""
+
+    begin: int
+    end: int
+
+
+def has_it(request: Request, tag: bytes) -> bool:
+    """Whether the client has what it asks for: 304.
+
+    Args:
+        tag: the entity tag; empty if there is none.
+    """
     known = request.text(IF_NONE_MATCH)
-    if known and (known == "*" or (tag and tag.decode() in _TAG.findall(known))):
-        return Reply(Status.NOT_MODIFIED, reason, content_type="", lines=segment_lines(channel, segment, None, tag))
+    return bool(known) and (known == "*" or (bool(tag) and tag.decode() in _TAG.findall(known)))
+
+
+def range_of(request: Request, size: int, tag: bytes) -> Span | None:
+    """The range of a request; ``None``: all bytes are sent.
+
+    Args:
+        size: of all bytes. tag: the entity tag; empty if there is none.
+    """
     match = _RANGE.fullmatch(request.text(RANGE))
     if match is None or request.method == b"HEAD":
         return None
-    if IF_RANGE in headers and not (tag and request.text(IF_RANGE) == tag.decode()):
+    if IF_RANGE in request.headers and not (tag and request.text(IF_RANGE) == tag.decode()):
         return None
     first, last = match.groups()
     if not first and not last:
@@ -59,12 +72,35 @@ def span_of(connection: Caller, request: Request, channel: Channel, segment: Seg
     end = size if not (first and last) else min(size, int(last) + 1)
     if first and last and int(last) < int(first):
         return None  # an invalid range is ignored
-    if begin >= size or end <= begin:
-        place, body = ((wire.CONTENT_RANGE, f"bytes */{size}"),), f"The segment has {size} bytes".encode()
-        lines = segment_lines(channel, segment, None, b"")
-        return Reply(Status.RANGE_NOT_SATISFIABLE, Reason.BAD_REQUEST, place, body, lines=lines)
-    head = range_head(channel, segment, begin, end, tag)
-    return SpanReader(connection, request, channel, segment, begin, end, head)
+    return Span(begin, end) if begin < end else Span(0, 0)
+
+
+def unsatisfiable_reply(size: int, what: str, lines: bytes = b"") -> Reply:
+    """416: the range has no byte.
+
+    Args:
+        size: of all bytes. what: has them. lines: header fields of it, as they go over the wire.
+    """
+    place, body = ((wire.CONTENT_RANGE, f"bytes */{size}"),), f"The {what} has {size} bytes".encode()
+    return Reply(Status.RANGE_NOT_SATISFIABLE, Reason.BAD_REQUEST, place, body, lines=lines)
+
+
+def span_of(connection: Caller, request: Request, channel: Channel, segment: Segment) -> Reply | SpanReader | None:
+    """Apply a condition or a range to a request for a finished segment; ``None``: send the whole segment."""
+    headers = request.headers
+    if RANGE not in headers and IF_NONE_MATCH not in headers:
+        return None
+    tag = tag_of(channel, segment)
+    if has_it(request, tag):
+        lines = segment_lines(channel, segment, None, tag)
+        return Reply(Status.NOT_MODIFIED, REASON_OF_STATE[segment.state], content_type="", lines=lines)
+    span = range_of(request, segment.size, tag)
+    if span is None:
+        return None
+    if not span.end:
+        return unsatisfiable_reply(segment.size, "segment", segment_lines(channel, segment, None, b""))
+    head = range_head(channel, segment, *span, tag)
+    return SpanReader(connection, request, channel, segment, *span, head)
 
 
 class SpanReader(Reader):

@@ -17,6 +17,7 @@ CONTENT_ENCODING: Final = b"content-encoding"
 RANGE: Final = b"range"
 IF_RANGE: Final = b"if-range"
 IF_NONE_MATCH: Final = b"if-none-match"
+ACCEPT_ENCODING: Final = b"accept-encoding"
 EXPECT_CONTENT: Final = wire.EXPECT_CONTENT.lower().encode()
 TRUNCATED: Final = wire.TRUNCATED.lower().encode()
 RESET: Final = wire.RESET.lower().encode()
@@ -38,7 +39,7 @@ _NEEDED: Final = (
 )  # fmt: skip
 """Header fields of a parked POST or DELETE that later stages read."""
 
-_NEEDED_TO_READ: Final = (RANGE, IF_RANGE, IF_NONE_MATCH, LIFE)
+_NEEDED_TO_READ: Final = (RANGE, IF_RANGE, IF_NONE_MATCH, ACCEPT_ENCODING, LIFE)
 """Header fields of any other parked request that later stages read."""
 
 _LENGTH_DIGITS: Final = 20

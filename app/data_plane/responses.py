@@ -46,6 +46,9 @@ TEXT: Final = "text/plain; charset=utf-8"
 MEDIA_AGE_S: Final = 3600
 """Media of HLS may be cached for this time, in seconds; their URLs never name other bytes."""
 
+BLOCKING_AGE_TARGETS: Final = 6
+"""Target durations for which a playlist may be cached that was waited for; any other for half a target duration."""
+
 NO_STORE: Final = "no-store"
 _MEDIA: Final = re.compile(r"(?:audio|video)/[\w.+-]+")
 """Content types that no browser takes for a page. After a comma, a browser would use the second type."""
@@ -180,18 +183,34 @@ def range_head(channel: Channel, segment: Segment, begin: int, end: int, tag: by
     return ResponseHead(Status.PARTIAL_CONTENT, lines, content_type_of(channel), end - begin)
 
 
-def media_head(content_type: str, size: int, *, private: bool) -> ResponseHead:
-    """The head of a 200 that carries media of HLS, which never change.
+def media_caching(*, private: bool) -> str:
+    """``Cache-Control`` of media of HLS, which never change; ``private``: only the client that asked may cache them."""
+    return f"{_for_whom(private)}, max-age={MEDIA_AGE_S}, immutable"
+
+
+def playlist_caching(target_s: int, *, blocking: bool, private: bool) -> str:
+    """``Cache-Control`` of a playlist (draft-pantos-hls-rfc8216bis, appendix B.1).
 
     Args:
-        private: whether only the client that asked may cache them.
+        target_s: its target duration. blocking: it was asked for with ``_HLS_msn``: what was waited for stays in it.
+        private: only the client that asked may cache it.
     """
-    return ResponseHead(Status.OK, b"", content_type, size, media_caching(private=private))
+    age_s = BLOCKING_AGE_TARGETS * target_s if blocking else max(1, target_s // 2)
+    return f"{_for_whom(private)}, max-age={age_s}"
 
 
-def media_caching(*, private: bool) -> str:
-    """``Cache-Control`` of media of HLS; ``private``: only the client that asked may cache them."""
-    return f"{'private' if private else 'public'}, max-age={MEDIA_AGE_S}, immutable"
+def _for_whom(private: bool) -> str:
+    return "private" if private else "public"
+
+
+def media_lines(tag: bytes, span: tuple[int, int] | None, size: int) -> bytes:
+    """The header fields of a file of HLS: its tag, and where a range lies in it.
+
+    Args:
+        span: the first byte of the range, and one past the last; ``None``: all bytes are sent. size: of the file.
+    """
+    place = b"" if span is None else _line(wire.CONTENT_RANGE, f"bytes {span[0]}-{span[1] - 1}/{size}")
+    return _ETAG % tag + _RANGES + place
 
 
 def segment_lines(channel: Channel, segment: Segment, head: int | None, tag: bytes) -> bytes:

@@ -19,6 +19,7 @@ from tricklecast.trickle.wire import (
     CHANGEFEED,
     HLS_ROUTE,
     LAST_SEQ,
+    MEDIA_PLAYLIST_ROUTE,
     NEXT_ROUTE,
     PLAYLIST_ROUTE,
     SEQ_CURRENT,
@@ -52,13 +53,14 @@ STARTS: Final = {b"earliest": -LAST_SEQ, b"latest": SEQ_CURRENT, b"next": SEQ_NE
 _NEXT: Final = NEXT_ROUTE.encode()
 _STREAM: Final = STREAM_ROUTE.encode()
 _PLAYLIST: Final = PLAYLIST_ROUTE.encode()
+_MEDIA_PLAYLIST: Final = MEDIA_PLAYLIST_ROUTE.encode()
 _HLS: Final = HLS_ROUTE.encode()
 _MEDIA: Final = re.compile(
     rb"([0-9a-zA-Z.]{1,40})-(?:([0-9]{1,15})(?:-([0-9]{1,15})|\.([0-9]{1,6}))?\.(ts|m4s|m4a)|init-([0-9a-f]{12})\.mp4)",
     re.ASCII,
 )
 _READ_ONLY: Final = "GET, HEAD, OPTIONS"
-_TAILS: Final = frozenset({NEXT_ROUTE, STREAM_ROUTE, PLAYLIST_ROUTE})
+_TAILS: Final = frozenset({NEXT_ROUTE, STREAM_ROUTE, PLAYLIST_ROUTE, MEDIA_PLAYLIST_ROUTE})
 _SEGMENT_ALLOW: Final = "GET, HEAD, POST, DELETE, OPTIONS"
 
 MAX_SUBJECT: Final = 64
@@ -87,6 +89,11 @@ class Media(NamedTuple):
     extension: str
     init: str = ""
 
+    @property
+    def tag(self) -> bytes:
+        """Its entity tag: its name, since a name never means other bytes (docs/adr/0029)."""
+        return f'"{self.prefix}-{self.seq}-{self.at}-{self.part}-{self.init}"'.encode()
+
 
 class Blocking(NamedTuple):
     """The query of a request for a playlist.
@@ -94,11 +101,13 @@ class Blocking(NamedTuple):
     Attributes:
         msn, part: the client waits for this segment, or this part of it; ``None``: it does not wait.
         token: the access token in the URL, not decoded.
+        is_media: ``media.m3u8`` was asked for, not ``index.m3u8``.
     """
 
     msn: int | None
     part: int | None
     token: bytes
+    is_media: bool
 
 
 class Route:
@@ -235,8 +244,8 @@ def parse_route(method: bytes, parts: tuple[bytes, ...], query: bytes = b"") -> 
         return Route(NEXT_METHODS.get(method), channel, allow=_READ_ONLY)
     if tail == _STREAM:
         return _stream_route(STREAM_METHODS.get(method), channel, query)
-    if tail == _PLAYLIST:
-        return _playlist_route(PLAYLIST_METHODS.get(method), channel, query)
+    if tail in (_PLAYLIST, _MEDIA_PLAYLIST):
+        return _playlist_route(PLAYLIST_METHODS.get(method), channel, query, is_media=tail == _MEDIA_PLAYLIST)
     op = SEGMENT_METHODS.get(method)
     try:
         seq = _seq_for(op, tail.decode("latin-1"))
@@ -258,7 +267,7 @@ def _stream_route(op: Op | None, channel: str, query: bytes) -> Route:
     return Route(op, channel, seq, _READ_ONLY)
 
 
-def _playlist_route(op: Op | None, channel: str, query: bytes) -> Route:
+def _playlist_route(op: Op | None, channel: str, query: bytes, *, is_media: bool) -> Route:
     """A playlist, and the segment or part that the client waits for (draft-pantos-hls-rfc8216bis, section 6.2.5.2)."""
     numbers: list[int | None] = []
     for name in (b"_HLS_msn", b"_HLS_part"):
@@ -270,7 +279,8 @@ def _playlist_route(op: Op | None, channel: str, query: bytes) -> Route:
     msn, part = numbers
     if part is not None and msn is None:
         return Route(op, channel, error="_HLS_part without _HLS_msn" if op else "", allow=_READ_ONLY)
-    return Route(op, channel, allow=_READ_ONLY, blocking=Blocking(msn, part, parameter(query, b"token")))
+    asked = Blocking(msn, part, parameter(query, b"token"), is_media)
+    return Route(op, channel, allow=_READ_ONLY, blocking=asked)
 
 
 def _media(found: re.Match[bytes]) -> Media:

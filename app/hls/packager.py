@@ -37,6 +37,7 @@ from tricklecast.app.core.registry import Registry
 from tricklecast.app.core.rules import OwnedChannel
 from tricklecast.app.core.segment import COMPLETE, SKIPPED, Segment
 from tricklecast.app.core.state import Channel, Found, Ready
+from tricklecast.app.hls.rendered import NOTHING, Rendered
 from tricklecast.app.hls.timeline import Mark, Timeline
 from tricklecast.app.hls.units import Scanner, scanner
 from tricklecast.trickle.media.clock import read_prft, read_temi
@@ -117,7 +118,7 @@ class Packager:
         self.unsuited = ""  # why no player of HLS can play the media; empty if there is no reason
         self.ended = False  # nothing more will come
         self.version = 0  # counts the changes of the playlist
-        self.rendered: tuple[int, str] = -1, ""  # a version, and its text (playlist.py)
+        self.rendered: Rendered = NOTHING  # the playlist in its newest state that somebody has asked for (playlist.py)
         self.waiting: dict[Waiter, None] = {}  # requests that are called at the next change
         self.began_at = self.asked_at = clock()  # when somebody has asked first, and last
         self._registry, self._first_numbers = registry, first_numbers

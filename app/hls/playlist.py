@@ -7,27 +7,20 @@ from datetime import UTC, datetime
 from typing import Final
 
 from tricklecast.app.hls.packager import Packager
+from tricklecast.app.hls.rendered import QUERY, Rendered
 from tricklecast.app.hls.timeline import HELD_BACK_TARGETS
 from tricklecast.trickle.wire import HLS_ROUTE
 
 CONTENT_TYPE: Final = "application/vnd.apple.mpegurl"
 VERSION: Final = 9
 
-_QUERY: Final = "\0"
-"""In place of the query, in a playlist that is kept."""
 
-
-def playlist(packager: Packager, query: str) -> str:
-    """The playlist of a channel that is ready, as it is now. Only the first one who asks after a change pays for it.
-
-    Args:
-        query: what each URL in it ends with: ``?token=...``, or nothing.
-    """
-    version, text = packager.rendered
-    if version != packager.version:
-        text = "\n".join(_lines(packager, _QUERY)) + "\n"
-        packager.rendered = packager.version, text
-    return text.replace(_QUERY, query)
+def playlist(packager: Packager) -> Rendered:
+    """The playlist of a channel that is ready, as it is now. Only the first one who asks after a change pays for it."""
+    if packager.rendered.version != packager.version:
+        text = "\n".join(_lines(packager, QUERY)) + "\n"
+        packager.rendered = Rendered(packager.version, text)
+    return packager.rendered
 
 
 def _lines(packager: Packager, query: str) -> Iterator[str]:

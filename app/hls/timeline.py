@@ -61,9 +61,8 @@ MAX_LISTED: Final = 128
 HELD_BACK_TARGETS: Final = 3
 """Target durations at the end of the playlist in which it names parts, and names lost segments as gaps (6.2.2)."""
 
-TARGET_SHARE: Final = 1.25
-"""The target duration is the first of 1, 2, 3, 4, 6, 8, 12, 16, 24 ... s that is at least this many times the longest
-segment. Segments of 1, 2, 4 or 6 s may vary by a fifth and lead to the same target."""
+VARIATION: Final = 1.2
+"""Segments of 1, 2, 4 or 6 s may vary by a fifth and lead to the same target duration, and none of them is cut."""
 
 PART_S: Final = 0.4
 """A part has as many units as fit into this time. A player stays three parts behind the live edge."""
@@ -109,13 +108,17 @@ class Rule(NamedTuple):
 
 
 def rule_for(longest_s: float, unit_s: float) -> Rule:
-    """The rule for media with these longest durations. Segments of 1.7 s and of 2.4 s both lead to a target of 3 s.
+    """The rule for media with these longest durations.
+
+    The target duration is the first of 1, 2, 3, 4, 6, 8, 12, 16, 24 ... s with room for a segment that is longer by
+    :data:`VARIATION`: 2 s for segments of 1 s and of 2 s, 3 s for those of 2.2 s, 6 s for those of 4 s. A target of 1 s
+    is for shorter ones only, since it leaves a player without low latency 3 s to make up for a late segment.
 
     Args:
         longest_s: of the segments. unit_s: of the units; 0 if players cannot play parts of these media.
     """
     targets = (target for power in count() for target in (1 << power, 3 << power >> 1))
-    target_s = next(target for target in targets if target >= TARGET_SHARE * longest_s - 1e-6)
+    target_s = next(one for one in targets if one + (one > 1) * ROUNDING_S >= VARIATION * longest_s - 1e-6)
     if not 0 < unit_s <= MAX_PART_S:
         return Rule(target_s, 0)
     units = max(1, math.floor(PART_S / unit_s + 1e-6))

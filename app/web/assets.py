@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import gzip
 import hashlib
-import re
 from functools import cached_property
 from pathlib import Path
 from typing import Final, NamedTuple
@@ -26,13 +25,6 @@ MEDIA_TYPES: Final = {
 """By the file's ending; a licence has none. Files with other endings are not served."""
 
 DIGEST_LENGTH: Final = 12
-
-_GZIP: Final = re.compile(r"(?:^|,)\s*gzip\s*(?:,|$|;\s*q=(?!0(?:\.0*)?\s*(?:,|$)))")
-
-
-def takes_gzip(accepted: str) -> bool:
-    """Whether a client with this ``Accept-Encoding`` takes a compressed response: not with ``gzip;q=0``."""
-    return _GZIP.search(accepted) is not None
 
 
 class Asset(NamedTuple):

@@ -37,6 +37,7 @@ from typing import Any, Final, Protocol
 from fastapi import APIRouter, Request, Response
 from fastapi.responses import StreamingResponse
 
+from tricklecast.app.content_coding import takes_gzip
 from tricklecast.app.control_plane.event_stream import (
     EVENT_STREAM,
     RETRY_MS,
@@ -56,7 +57,6 @@ from tricklecast.app.core.window import Eviction
 from tricklecast.app.data_plane.context import DataPlane
 from tricklecast.app.encoding import encode
 from tricklecast.app.usage import Use, lagging
-from tricklecast.app.web.assets import takes_gzip
 from tricklecast.app.web.events import ORDINARY, DashboardEvent, Events
 from tricklecast.trickle import __version__
 from tricklecast.trickle.paths import is_reserved

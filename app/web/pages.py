@@ -18,9 +18,10 @@ from fastapi.exception_handlers import http_exception_handler
 from fastapi.responses import HTMLResponse, PlainTextResponse
 from starlette.exceptions import HTTPException as StarletteHTTPException
 
+from tricklecast.app.content_coding import takes_gzip
 from tricklecast.app.data_plane.routing import CONTROL_PLANE
 from tricklecast.app.settings import Settings
-from tricklecast.app.web.assets import FOLDER, Assets, takes_gzip
+from tricklecast.app.web.assets import FOLDER, Assets
 from tricklecast.trickle import __version__
 from tricklecast.trickle.errors import InvalidChannelName
 from tricklecast.trickle.paths import parse_channel

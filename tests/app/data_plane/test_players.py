@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import gc
+import gzip
 import struct
 import time
 from collections.abc import Callable
@@ -61,7 +62,9 @@ class Live:
         """The playlist, once there is one and it has what the query asks for."""
         answer = self.channel.get("index.m3u8" + query).expect(200)
         assert answer.get("Content-Type") == "application/vnd.apple.mpegurl"
-        assert answer.get("Cache-Control") == "no-store"
+        target = int(answer.body.decode().partition("#EXT-X-TARGETDURATION:")[2].partition("\n")[0])
+        age_s = 6 * target if "_HLS_msn" in query else max(1, target // 2)
+        assert answer.get("Cache-Control") == f"public, max-age={age_s}"
         return self.watcher.see(answer.body.decode())
 
     def until(self, seq: int) -> Playlist:
@@ -862,3 +865,61 @@ def test_a_client_that_does_not_read_its_media_is_cut_off() -> None:
         assert (record.status, record.rseq) == (200, 0)
         peer.rest()
         peer.socket.close()
+
+
+# Caches.
+
+
+def test_a_playlist_has_a_tag_and_may_be_cached(live: Live) -> None:
+    """A client that has the newest state gets 304; one state later it gets the playlist. Errors are not cached."""
+    live.publish(0)
+    first = live.channel.get("index.m3u8").expect(200)
+    tag = first.get("ETag")
+    assert tag.startswith('"')
+    assert first.get("Vary") == "accept-encoding"
+    again = live.channel.get("index.m3u8", {"If-None-Match": tag}).expect(304)
+    assert (again.body, again.get("ETag"), again.get("Cache-Control")) == (b"", tag, first.get("Cache-Control"))
+    live.publish(1)
+    live.until(1)
+    assert live.channel.get("index.m3u8", {"If-None-Match": tag}).expect(200).get("ETag") != tag
+    assert live.channel.get("index.m3u8?_HLS_msn=999999999").expect(400).get("Cache-Control") == "no-store"
+
+
+def test_both_names_of_a_playlist_have_the_same_text(live: Live) -> None:
+    """``media.m3u8`` blocks as ``index.m3u8`` does."""
+    live.publish(0)
+    query = f"?_HLS_msn={live.playlist().whole[0].msn}"
+    bodies = {live.channel.get(name + query).expect(200).body for name in ("index.m3u8", "media.m3u8")}
+    assert len(bodies) == 1
+
+
+def test_a_playlist_is_compressed_for_those_who_take_it(live: Live) -> None:
+    """It has another tag then; with a token in the query each client has URLs of its own, and no compressed text."""
+    live.publish(0)
+    packed = live.channel.get("index.m3u8", {"Accept-Encoding": "gzip"}).expect(200)
+    plain = live.channel.get("index.m3u8").expect(200)
+    assert (packed.get("Content-Encoding"), gzip.decompress(packed.body)) == ("gzip", plain.body)
+    assert packed.get("ETag") != plain.get("ETag")
+    assert live.channel.get("index.m3u8?token=x", {"Accept-Encoding": "gzip"}).get("Content-Encoding") is None
+
+
+def test_files_of_a_playlist_have_ranges_and_tags(live: Live) -> None:
+    """A segment, a part and an init segment: 206 for a range, 416 beyond the end, 304 for a client that has it."""
+    live.publish(0)
+    live.publish(1)
+    found = live.playlist()
+    uris = [found.whole[0].uri, found.whole[0].parts[0].uri]
+    uris += [found.whole[0].map] if found.whole[0].map else []
+    tags = set()
+    for uri in uris:
+        whole = live.channel.get(uri).expect(200)
+        size = len(whole.body)
+        assert whole.get("Accept-Ranges") == "bytes"
+        tags.add(tag := whole.get("ETag"))
+        part = live.channel.get(uri, {"Range": "bytes=5-9"}).expect(206)
+        assert (part.body, part.get("Content-Range")) == (whole.body[5:10], f"bytes 5-9/{size}")
+        assert live.channel.get(uri, {"Range": "bytes=-7"}).expect(206).body == whole.body[-7:]
+        assert live.channel.get(uri, {"Range": f"bytes={size}-"}).expect(416).get("Content-Range") == f"bytes */{size}"
+        assert live.channel.get(uri, {"Range": "bytes=5-9", "If-Range": '"x"'}).expect(200).body == whole.body
+        assert live.channel.get(uri, {"If-None-Match": tag}).expect(304).get("ETag") == tag
+    assert len(tags) == len(uris)

@@ -87,7 +87,7 @@ class Holder:
         """The playlist."""
         packager = self.packager
         self.run()
-        return playlist(packager, "")
+        return playlist(packager).text("").decode()
 
     def media(self, name: str) -> tuple[bytes, int, int] | None:
         """The bytes of a segment that a name means, and where they lie; ``None`` if they cannot be had here."""
@@ -348,8 +348,8 @@ def test_a_mark_that_cannot_be_read_is_none(value: object) -> None:
 @pytest.mark.parametrize(
     ("longest_s", "unit_s", "wanted"),
     [
-        (1.0, 0.04, Rule(2, 400)), (0.7, 0.04, Rule(1, 400)), (1.6, 1 / 30, Rule(2, 400)), (2.0, 1 / 24, Rule(3, 375)),
-        (2.4, 0.25, Rule(3, 250)), (4.0, 0.5, Rule(6, 500)), (6.0, 0.3, Rule(8, 300)), (10.0, 1.0, Rule(16, 1000)),
+        (1.0, 0.04, Rule(2, 400)), (0.7, 0.04, Rule(1, 400)), (1.6, 1 / 30, Rule(2, 400)), (2.0, 1 / 24, Rule(2, 375)),
+        (2.4, 0.25, Rule(3, 250)), (4.0, 0.5, Rule(6, 500)), (6.0, 0.3, Rule(8, 300)), (10.0, 1.0, Rule(12, 1000)),
         (100.0, 1.01, Rule(128, 0)), (1.0, 0.0, Rule(2, 0)),
     ],
 )  # fmt: skip

@@ -1,10 +1,10 @@
-"""The files that the pages load: who gets them compressed."""
+"""Content codings: who gets a compressed response."""
 
 from __future__ import annotations
 
 import pytest
 
-from tricklecast.app.web.assets import takes_gzip
+from tricklecast.app.content_coding import takes_gzip
 
 
 @pytest.mark.parametrize(
