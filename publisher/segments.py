@@ -362,7 +362,7 @@ class Upload:
         self.ticket = ticket
         self.body = body
         self.scope = anyio.CancelScope()  # cancelling it cuts the request off
-        self.stay = anyio.CancelScope()  # cancelling it cuts this attempt off: another one follows
+        self.stay: anyio.CancelScope | None = None  # cancelling it cuts this attempt off: another one follows
         self.segment: SegmentWriter | None = None  # None while it is a preconnect
         self.touched = False  # something of it has been handed to a connection
         self.resting = False  # it has to be made again, and nothing of that has been handed to a connection yet
@@ -411,7 +411,9 @@ class Segments:
         self._pending: list[SegmentWriter] = []
         self._ahead: list[Upload] = []  # preconnects, by seq
         self._queued: deque[Upload] = deque()  # requests of segments that wait for others' tasks to end, by seq
-        self._carried = 0  # requests that have a task
+        self._carried = 0  # requests that have a carrier, or are due for one
+        self._due: deque[Upload] = deque()  # the latter
+        self._free: list[Notifier] = []  # of carriers that wait for a request
         self._entering: deque[Notifier] = deque()  # of tasks that wait for room; the first one enters next
         self._unseen: deque[SegmentWriter] = deque()  # failed; at most MAX_UNSEEN
         self.forgotten = 0  # older ones of them whose writers did not know it
@@ -691,7 +693,20 @@ class Segments:
     def _carry_soon(self, upload: Upload) -> None:
         assert self._start is not None, "the publisher is open"
         self._carried += 1
-        self._start(self._carry, upload)
+        self._due.append(upload)
+        if self._free:
+            self._free.pop().notify()
+        else:
+            self._start(self._carrier)
+
+    async def _carrier(self) -> None:
+        """Carry what is due, one request after the other; never returns."""
+        woken = Notifier()
+        while True:
+            while self._due:
+                await self._carry(self._due.popleft())
+            self._free.append(woken)
+            await woken.wait()
 
     async def _carry(self, upload: Upload) -> None:
         """Make the requests for one seq until its segment was published or lost."""
@@ -708,8 +723,9 @@ class Segments:
             if upload.segment is not None and upload.segment._result is None:
                 self._settle(upload.segment, self.error or ClosedHere("the segment was cut off"))
             self._carried -= 1
-            if self._queued and self._carried < MAX_REQUESTS:
-                self._carry_soon(self._queued.popleft())
+            if self._queued:  # this carrier takes it
+                self._carried += 1
+                self._due.append(self._queued.popleft())
             self._notify()
 
     async def _admit(self, upload: Upload) -> bool:
@@ -750,8 +766,11 @@ class Segments:
         body, ticket = upload.body, upload.ticket
         sending = body.send(lambda: self._on_begun(upload))
         outcome: ExchangeOutcome | None = None
-        with anyio.CancelScope() as upload.stay:
+        if self._requests.alone:
             outcome = await self._requests.post(ticket, sending)
+        else:
+            with anyio.CancelScope() as upload.stay:
+                outcome = await self._requests.post(ticket, sending)
         if outcome is None:  # its node was left
             return True
         lived_s = self.now() - begun_at
@@ -906,7 +925,8 @@ class Segments:
             for upload in self._ahead:
                 upload.resting = True
                 upload.body.rest()  # from now on nothing goes to the old connection
-                upload.stay.cancel()
+                if upload.stay is not None:
+                    upload.stay.cancel()
 
     def _on_move(self, error: TrickleError, pause_s: float, attempt: int, seq: int | None) -> None:
         self._counts["retries"] += 1
