@@ -15,8 +15,9 @@ response, and returns the response's body.
 - Request: a :class:`LiveBody` writes each chunk in the task that has the chunk, straight to the socket: no queue, no
   task switch. While the kernel takes everything, the request needs one task. Bytes for which the kernel has no room
   stay in ``_unsent``. Then, or when the body pauses, a second task starts (``_write_on``). It waits for room, then
-  calls ``LiveBody.resume()``, and so on until the response is there. A server that no longer reads (``_cut_short``) is
-  no error: it may have sent its response before.
+  calls ``LiveBody.resume()``, and so on until the response is there. If it fails, it closes the connection, which wakes
+  the wait for the response. A server that no longer reads (``_cut_short``) is no error: it may have sent its response
+  before.
 - Response: :class:`ResponseBody`. Bytes leave the state only when they are returned, so a cancelled read loses nothing.
 
 *Invariants.*
@@ -51,7 +52,7 @@ from tricklecast.trickle.client.decoder import MAX_CHUNK, BodyDecoder, InvalidBo
 from tricklecast.trickle.client.faults import InvalidAnswer, NoAnswer
 from tricklecast.trickle.client.heads import Fields, InvalidHead, ResponseHead, parse_response
 from tricklecast.trickle.client.sockets import Silence, SocketStream
-from tricklecast.trickle.client.tasks import beside
+from tricklecast.trickle.client.tasks import BackgroundTask
 
 MAX_INTERIM: Final = 100
 """Interim responses that may come at once, and one more for each second since the request. A server that sends more
@@ -177,10 +178,11 @@ class Connection:
         self.body_begun = False
         self._write_s: float | None = None  # of the present request, as the next one
         self._read_s: float | None = None
-        self._is_paused = False  # the body must not write before the second task has called resume()
-        self._pause_event: anyio.Event | None = None  # the second task waits for a pause; None: it has not started
+        self._live: LiveBody | None = None  # the body, while it may be written
+        self._second: BackgroundTask | None = None  # of the present request, once the body has paused
+        self._pause_event: anyio.Event | None = None  # the second task waits for a pause; None: it has called no resume()
         self._unacknowledged = 0  # bytes on their way to the server when the present wait for the response began
-        self._waiting: anyio.CancelScope | None = None  # exchange()'s wait for the response
+        self._due_at: float | None = None  # the response's head has to be here by then; None: no matter when
         self._asked_at = 0.0  # when the request began
         # The response.
         self._answered = False  # its first byte has come
@@ -236,7 +238,7 @@ class Connection:
             InvalidAnswer: the response is not HTTP, or a GET's body has no visible end.
             Exception: the request's own body raised it.
         """
-        body = request.body
+        body = self._live = request.body
         self._write_s, self._read_s = request.write_s, request.read_s
         has_left = self.write_head(request.head, request.body_bytes)
         if body is None and not self._request_over:
@@ -244,45 +246,54 @@ class Connection:
         if not has_left:
             await self.flush(self._write_s)
         if body is None:  # the common GET: one wait, with a deadline for all of it
-            response = await self.answer(self._read_s)
+            self._due_at = None if self._read_s is None else monotonic() + self._read_s
+            response = await self.answer()
         else:
             try:
                 body.start(self)
-                response = await self._answer_beside(body)
+                response = await self._answer_to_body()
             finally:
+                self._live = None
                 body.detach()
+                if self._second is not None:
+                    await self._second.stop()
         response.limit_silence(self._read_s)
         return response
 
-    async def _answer_beside(self, body: LiveBody) -> ResponseBody:
-        """Wait for the response's head. Start the second task when the body needs room."""
+    async def _answer_to_body(self) -> ResponseBody:
+        """Wait for the response's head while the body is written."""
         while True:
-            if self._is_paused and self._pause_event is None:
-                self._pause_event = anyio.Event()
-                return await beside(lambda: self._write_on(body), lambda: self._answer_beside(body))
-            with anyio.CancelScope() as self._waiting:
-                self._limit_wait()
+            try:
                 return await self.answer()
-            # The wait was cancelled: by pause(), which needs the second task, or by its deadline.
-            if self._is_paused and self._pause_event is None:
-                continue
-            # The server still acknowledges bytes of the body: wait for another read_s.
-            if not 0 < self.unacknowledged < self._unacknowledged:
-                raise faults.ReadTimeout(f"no answer within {self._read_s:g} s")
+            except faults.ReadTimeout:
+                # The server still acknowledges bytes of the body: wait for another read_s.
+                if not 0 < self.unacknowledged < self._unacknowledged:
+                    raise
+                self._limit_wait()
+            except faults.TransportError:
+                if self._second is not None:
+                    await self._second.stop()
+                    self._second.check()  # it has closed the connection
+                raise
 
     async def _write_on(self, body: LiveBody) -> None:
         """The second task: whenever the body has paused, wait for room, then let it go on."""
-        while await self.flush(self._write_s):
-            await anyio.lowlevel.checkpoint()
-            self._is_paused, self._pause_event = False, anyio.Event()
-            body.resume()
-            await self._pause_event.wait()
+        try:
+            while await self.flush(self._write_s):
+                await anyio.lowlevel.checkpoint()
+                self._pause_event = anyio.Event()
+                body.resume()
+                await self._pause_event.wait()
+        except Exception:
+            self.close()
+            raise
 
     def _limit_wait(self) -> None:
         """Set the deadline of the wait for the response, once the body is over."""
-        if self._request_over and self._waiting is not None and self._read_s is not None:
+        if self._request_over and self._live is not None and self._read_s is not None:
             self._unacknowledged = self.unacknowledged
-            self._waiting.deadline = anyio.current_time() + self._read_s
+            self._due_at = monotonic() + self._read_s
+            self.receive_s = self._read_s  # of the present wait, too
 
     # The request. Each write goes as far as the kernel has room, without waiting and without copying a body's bytes. It
     # returns whether the kernel has taken everything.
@@ -298,7 +309,7 @@ class Connection:
         self._interims, self._asked_at = 0, monotonic()
         self._body_left = body_bytes
         self._request_over = body_bytes == 0
-        self.body_begun, self._is_paused, self._pause_event, self._waiting = False, False, None, None
+        self.body_begun, self._second, self._pause_event, self._due_at = False, None, None, None
         return self._write([head])
 
     def write(self, chunk: bytes, *, last: bool = False) -> bool:
@@ -342,11 +353,10 @@ class Connection:
 
     def pause(self) -> None:
         """See :class:`BodyWriter`."""
-        self._is_paused = True
         if self._pause_event is not None:
             self._pause_event.set()
-        elif self._waiting is not None:
-            self._waiting.cancel()  # begins the second task
+        elif (body := self._live) is not None:
+            self._second = BackgroundTask(lambda: self._write_on(body))
 
     def _write(self, parts: list[bytes]) -> bool:
         if self._unsent or self._flushing or self._stream is not self._tcp:
@@ -378,11 +388,8 @@ class Connection:
 
     # The response.
 
-    async def answer(self, within_s: float | None = None) -> ResponseBody:
+    async def answer(self) -> ResponseBody:
         """Wait for the final response's head; interim responses are skipped.
-
-        Args:
-            within_s: the longest wait for the whole head, in seconds; ``None``: for ever.
 
         Raises:
             NoAnswer: the connection ended before a response began.
@@ -391,7 +398,6 @@ class Connection:
             InvalidAnswer: the server's bytes are not HTTP, it sent too many interim responses, or the body of a GET has
                 no visible end.
         """
-        due_at = None if within_s is None else monotonic() + within_s
         while True:
             try:
                 found = parse_response(self._head_bytes, self._searched) if self._head_bytes else None
@@ -399,12 +405,12 @@ class Connection:
                 raise InvalidAnswer(str(error)) from error
             if found is None:
                 self._searched = len(self._head_bytes)
-                if due_at is not None:
-                    self.receive_s = max(0.0, due_at - monotonic())
+                if self._due_at is not None:
+                    self.receive_s = max(0.0, self._due_at - monotonic())
                 try:
                     data = await self.receive()
                 except faults.ReadTimeout:
-                    raise faults.ReadTimeout(f"no answer within {within_s:g} s") from None
+                    raise faults.ReadTimeout(f"no answer within {self._read_s:g} s") from None
                 if isinstance(self._head_bytes, bytearray):
                     self._head_bytes += data
                 else:  # most heads come in one piece, which is not copied

@@ -28,6 +28,7 @@ import sys
 from collections.abc import Sequence
 from contextlib import suppress
 from fcntl import ioctl
+from math import inf
 from termios import TIOCOUTQ
 from typing import TYPE_CHECKING, Final
 
@@ -79,7 +80,6 @@ class SocketStream(ByteStream):
     Attributes:
         peer_stopped_reading: a write was rejected. Later writes are dropped; reading still works.
         stall_s: how long a write waits for a peer that receives nothing, in seconds; ``None``: for ever.
-        receive_s: how long a read waits for bytes, in seconds; ``None``: for ever.
     """
 
     def __init__(self, sock: socket.socket) -> None:
@@ -93,8 +93,10 @@ class SocketStream(ByteStream):
         self._ended = False  # the peer has closed its side
         self._failure: OSError | None = None
         self._receives = 0  # calls of receive()
+        # Waiting.
+        self._receive_s: float | None = None
+        self._scope: anyio.CancelScope | None = None  # of the present wait under trio
         # Waiting under asyncio.
-        self.receive_s: float | None = None
         self._watcher: asyncio.AbstractEventLoop | None = None  # the loop that watches the socket
         self._waiter: asyncio.Future[None] | None = None  # of the task in receive()
         self._due_at = 0.0  # when the present wait becomes a Silence
@@ -148,6 +150,19 @@ class SocketStream(ByteStream):
             if self.unacknowledged >= before:
                 raise TimeoutError
 
+    @property
+    def receive_s(self) -> float | None:
+        """How long a read waits for bytes, in seconds; ``None``: for ever. A wait under way begins anew when it is set."""
+        return self._receive_s
+
+    @receive_s.setter
+    def receive_s(self, seconds: float | None) -> None:
+        self._receive_s = seconds
+        if self._waiter is not None and self._watcher is not None:
+            self._limit_wait(self._watcher)
+        if self._scope is not None:
+            self._scope.deadline = inf if seconds is None else anyio.current_time() + seconds
+
     async def receive(self, max_bytes: int = READ_BYTES) -> bytes:
         """Wait for at least one byte of the peer. A cancelled call loses nothing: the next one returns the bytes.
 
@@ -176,10 +191,13 @@ class SocketStream(ByteStream):
         await anyio.lowlevel.checkpoint()  # other tasks run, even if this peer always has bytes
         self._read()
         if not (self._received or self._ended or self._failure):
-            with anyio.move_on_after(self.receive_s) as scope:
-                await anyio.wait_readable(self._socket)
-            if scope.cancelled_caught:
-                raise Silence
+            try:
+                with anyio.move_on_after(self._receive_s) as self._scope:
+                    await anyio.wait_readable(self._socket)
+                if self._scope.cancelled_caught:
+                    raise Silence
+            finally:
+                self._scope = None
             self._read()
 
     async def _wait(self) -> None:
@@ -192,15 +210,19 @@ class SocketStream(ByteStream):
             self._watcher = loop
             self._set_timer(None)
         self._waiter = loop.create_future()
-        if self.receive_s is not None:
-            self._due_at = loop.time() + self.receive_s
-            # One timer serves many waits: while it is due too early, it is set again only when it fires.
-            if self._timer is None or self._timer.when() > self._due_at:
-                self._set_timer(loop)
+        self._limit_wait(loop)
         try:
             await self._waiter
         finally:
             self._waiter = None
+
+    def _limit_wait(self, loop: asyncio.AbstractEventLoop) -> None:
+        """Let the present wait end ``receive_s`` from now."""
+        if self._receive_s is not None:
+            self._due_at = loop.time() + self._receive_s
+            # One timer serves many waits: while it is due too early, it is set again only when it fires.
+            if self._timer is None or self._timer.when() > self._due_at:
+                self._set_timer(loop)
 
     def _on_readable(self) -> None:
         if self._received or self._ended or self._failure:  # no task has taken it: the rest stays in the kernel
@@ -231,7 +253,7 @@ class SocketStream(ByteStream):
 
     def _on_timer(self, loop: asyncio.AbstractEventLoop) -> None:
         self._timer = None
-        if self._waiter is None or self._waiter.done() or self.receive_s is None:
+        if self._waiter is None or self._waiter.done() or self._receive_s is None:
             return
         if loop.time() < self._due_at:
             self._set_timer(loop)
