@@ -5,7 +5,7 @@ Theory of operation
 
 A chunk is a message or a frame of live media, so its borders matter and are kept. The decoder is a state machine:
 
-    _read_size → _read_bytes → _read_end → _read_size → … → _read_trailers     chunked
+    _read_size → _read_bytes → _read_end → _read_size → … → _read_trailers     chunked; at once, if a chunk is whole
     _read_bytes                                                                length, or up to the connection's end
 
 Each state is a method that takes bytes from ``_data`` at ``_at``. It returns a chunk, ``b""`` (another state follows)
@@ -87,7 +87,7 @@ class BodyDecoder:
 
     def feed(self, data: bytes) -> None:
         """Take the bytes of the connection's next read."""
-        self._data = self.rest + data if self.has_rest else data
+        self._data = self._data[self._at :] + data if self._at < len(self._data) else data
         self._at = 0
 
     def end(self) -> bool:
@@ -128,6 +128,11 @@ class BodyDecoder:
             self._excess = max(0, self._excess + len(line) - 16 - 2 * self._left)
             if self._excess > MAX_EXCESS:
                 raise InvalidBody("its chunks consist of extensions")
+        end = self._at + self._left
+        if 0 < self._left <= MAX_CHUNK and self._data.startswith(b"\r\n", end):  # most chunks have come whole
+            chunk = self._data[self._at : end]
+            self._at = end + 2
+            return chunk
         self._state = BodyDecoder._read_bytes if self._left else BodyDecoder._read_trailers
         return b""
 
