@@ -2,7 +2,8 @@
 
 Run it as ``python benchmarks/clients.py``; README.md in this folder describes the method. pytrickle takes part if
 ``PYTRICKLE`` names a Python that has it installed;
-go-livepeer, if it can be built (benchmarks/references/go_livepeer.py).
+go-livepeer, if it can be built (benchmarks/references/go_livepeer.py). A client that takes longer than :data:`RUN_S` is
+killed, and its figure is missing.
 """
 
 from __future__ import annotations
@@ -12,8 +13,10 @@ import json
 import os
 import subprocess
 import sys
-from collections.abc import Callable
-from dataclasses import asdict, dataclass
+import threading
+from contextlib import ExitStack, suppress
+from dataclasses import asdict, dataclass, replace
+from math import isnan, nan
 from pathlib import Path
 from statistics import median
 from typing import Final
@@ -30,8 +33,12 @@ from benchmarks.servers import BenchmarkError, Cores, bind, running, tricklecast
 PYTRICKLE: Final = "PYTRICKLE"
 """The environment variable that names a Python interpreter with pytrickle."""
 
-RUN_S: Final = 120.0
+RUN_S: Final = 30.0
+"""A client may take so long for its work, in seconds: ten times as long as the slowest one needs."""
+
 ROUNDS: Final = 5
+OURS, GO = "tricklecast", "go-livepeer"
+LOAD: Final = (sys.executable, "-m", "benchmarks.load.client")
 WINDOW: Final = ("--window-segments", "4096", "--window-bytes", "256MiB", "--window-age-s", "3600")
 
 
@@ -43,6 +50,7 @@ class Work:
         name: in the table. publishes: it publishes, else it subscribes.
         segments: how many. chunks: of each segment. chunk_bytes: of each chunk.
         pause_s: before each chunk that a subscriber's feed writes; 0: the channel is filled before it is read.
+        token: sent with each request. The references send none, and take no part.
     """
 
     name: str
@@ -51,6 +59,7 @@ class Work:
     chunks: int
     chunk_bytes: int
     pause_s: float = 0.0
+    token: str | None = None
 
     @property
     def mib(self) -> float:
@@ -68,19 +77,21 @@ class Work:
 
 CHUNK: Final = 64 << 10
 WORKS: Final = (
-    Work("publish 64 KiB chunks", True, segments=64, chunks=16, chunk_bytes=CHUNK),
+    Work("publish 64 KiB chunks", True, segments=256, chunks=16, chunk_bytes=CHUNK),
     Work("publish 200 B segments", True, segments=2000, chunks=1, chunk_bytes=200),
+    Work("publish 200 B segments, with a token", True, segments=2000, chunks=1, chunk_bytes=200, token="t" * 200),
     Work("subscribe 64 KiB chunks, live", False, segments=32, chunks=16, chunk_bytes=CHUNK, pause_s=0.004),
     Work("subscribe 200 B segments", False, segments=2000, chunks=1, chunk_bytes=200),
+    Work("subscribe 200 B segments, with a token", False, segments=2000, chunks=1, chunk_bytes=200, token="t" * 200),
     Work("publish 1 B chunks", True, segments=1, chunks=20_000, chunk_bytes=1),
 )
 
 
 def clients() -> tuple[dict[str, list[str]], list[str]]:
     """The commands of the clients that are here, and why others are not."""
-    found, missing = {"tricklecast": [sys.executable, "-m", "benchmarks.load.client", "tricklecast"]}, []
+    found, missing = {OURS: [*LOAD, OURS]}, []
     try:
-        found["go-livepeer"] = [str(go_livepeer.built(go_livepeer.CLIENT))]
+        found[GO] = [str(go_livepeer.built(go_livepeer.CLIENT))]
     except go_livepeer.NotBuiltError as error:
         missing.append(f"go-livepeer cannot be built: {error}")
     if python := os.environ.get(PYTRICKLE):
@@ -96,33 +107,52 @@ def measure(client: str, command: list[str], work: Work, cores: Cores) -> float:
     Raises:
         BenchmarkError: it did not do its work.
     """
-    with running(tricklecast(settings=WINDOW), cores.server) as (_, port):
-        url = f"http://127.0.0.1:{port}/trickle/work"
-        job = json.dumps({"url": url, **asdict(work)})
-        feed = None
-        try:
-            if not work.publishes:
-                program = [sys.executable, "-m", "benchmarks.load.client", "feed", job]
-                feed = subprocess.Popen(program, stdout=subprocess.PIPE, preexec_fn=bind({cores.server or 0}))
-                assert feed.stdout is not None
-                feed.stdout.readline()  # the channel is there, and full unless it is fed live
-            done = subprocess.run(
+    # A live feed begins when its reader is there: one that started slowly would find the channel full, and read it at
+    # one go. go-livepeer's client needs no warm-up, and does not say that it is ready.
+    says_ready = client != GO
+    with ExitStack() as stack:
+        _, port = stack.enter_context(running(tricklecast(settings=WINDOW), cores.server))
+        job = json.dumps({"url": f"http://127.0.0.1:{port}/trickle/work", **asdict(work)})
+        processes: list[subprocess.Popen[str]] = []
+
+        def stop() -> None:
+            for process in processes:
+                process.kill()
+
+        limit = threading.Timer(RUN_S, stop)
+        limit.start()
+        stack.callback(limit.cancel)
+
+        def start(command: list[str], on: set[int]) -> subprocess.Popen[str]:
+            process = subprocess.Popen(
                 [*command, job],
-                capture_output=True,
+                stdin=subprocess.PIPE,
+                stdout=subprocess.PIPE,
+                stderr=subprocess.PIPE,
                 text=True,
-                timeout=RUN_S,
                 cwd=Path(__file__).resolve().parent.parent,
-                preexec_fn=bind(cores.others()),
+                preexec_fn=bind(on),
             )
-        except subprocess.TimeoutExpired:
-            raise BenchmarkError(f"{client} took longer than {RUN_S:.0f} s to {work.name}") from None
-        finally:
-            if feed is not None:
-                feed.kill()
-                feed.communicate()
+            stack.enter_context(process)
+            stack.callback(process.kill)
+            processes.append(process)
+            return process
+
+        feed = None if work.publishes else start([*LOAD, "feed"], {cores.server or 0})
+        if feed is not None:
+            feed.stdout.readline()  # type: ignore[union-attr]  # the channel is there, and full unless it is fed live
+        done = start(command, cores.others())
+        if says_ready:
+            done.stdout.readline()  # type: ignore[union-attr]
+        if feed is not None:
+            with suppress(BrokenPipeError):
+                print(file=feed.stdin, flush=True)  # begin
+        output, errors = done.communicate()
+        if not limit.is_alive():
+            raise BenchmarkError(f"{client} took longer than {RUN_S:.0f} s to {work.name}")
     if done.returncode:
-        raise BenchmarkError(f"{client}, {work.name}: {done.stderr.strip().rpartition(chr(10))[2]}")
-    result = json.loads(done.stdout.splitlines()[-1])
+        raise BenchmarkError(f"{client}, {work.name}: {errors.strip().rpartition(chr(10))[2]}")
+    result = json.loads(output.splitlines()[-1])
     if result["bytes"] != work.segments * work.chunks * work.chunk_bytes:
         raise BenchmarkError(f"{client}, {work.name}: {result['bytes']} bytes arrived")
     return float(result["cpu_s"])
@@ -144,15 +174,23 @@ def main() -> int:
     for line in missing:
         console.print(line)
     cores = Cores.choose()
-    table = Table("work", "unit", *found, *(f"tricklecast / {name}" for name in found if name != "tricklecast"))
+    table = Table("work", "unit", *found, *(f"{OURS} / {name}" for name in found if name != OURS))
     try:
         for work in works:
             scaled = _scaled(work, 10) if asked.quick else work
+            taking_part = {name: command for name, command in found.items() if name == OURS or work.token is None}
             taken: dict[str, list[float]] = {name: [] for name in found}
             for number in range(1 if asked.quick else asked.rounds):
-                for name, command in found.items():
-                    with console.status(f"{work.name}: {name}, round {number + 1}"):
+                for name, command in taking_part.items():
+                    try:
                         taken[name].append(measure(name, command, scaled, cores))
+                    except BenchmarkError as error:
+                        if name == OURS:
+                            raise
+                        console.print(f"{error}")
+                        taken[name].append(nan)
+                shown = (f"{name} {scaled.per_unit(taken[name][-1])[0]:.3g}" for name in taking_part)
+                console.print(f"{work.name}, round {number + 1}: {', '.join(shown)} {scaled.per_unit(0)[1]}")
             table.add_row(work.name, scaled.per_unit(0)[1], *_row(scaled, taken))
     except BenchmarkError as error:
         sys.stderr.write(f"clients: {error}\n")
@@ -164,19 +202,21 @@ def main() -> int:
 
 
 def _scaled(work: Work, by: int) -> Work:
-    return Work(work.name, work.publishes, max(1, work.segments // by), work.chunks, work.chunk_bytes, work.pause_s)
+    return replace(work, segments=max(1, work.segments // by))
 
 
 def _row(work: Work, taken: dict[str, list[float]]) -> list[str]:
-    """Figures of each client, then the ratios of each round in which both ran."""
-    shown: Callable[[list[float]], str] = lambda values: (  # noqa: E731
-        f"{median(values):.3g} ({min(values):.3g}-{max(values):.3g})"
-    )
-    ours = taken["tricklecast"]
-    figures = [shown([work.per_unit(value)[0] for value in values]) for values in taken.values()]
-    others = [values for name, values in taken.items() if name != "tricklecast"]
-    ratios = [shown([mine / theirs for mine, theirs in zip(ours, values, strict=True)]) for values in others]
-    return figures + ratios
+    """Figures of each client, then the ratios of each round in which both did their work."""
+    ours = taken[OURS]
+    figures = [_shown([work.per_unit(value)[0] for value in values]) for values in taken.values()]
+    others = [values for name, values in taken.items() if name != OURS]
+    return figures + [_shown([mine / theirs for mine, theirs in zip(ours, values, strict=False)]) for values in others]
+
+
+def _shown(values: list[float]) -> str:
+    """Median and range of the rounds that have a figure."""
+    there = [value for value in values if not isnan(value)]
+    return f"{median(there):.3g} ({min(there):.3g}-{max(there):.3g})" if there else "-"
 
 
 if __name__ == "__main__":

@@ -29,6 +29,7 @@ async def feed(job: Job) -> int:
     async with Publisher(job["url"], buffer_bytes=0) as publisher:
         if job["pause_s"]:
             print("live", flush=True)
+            await asyncio.to_thread(sys.stdin.readline)  # its reader is there
         for _ in range(job["segments"]):
             async with publisher.segment() as segment:
                 for _ in range(job["chunks"]):
@@ -45,10 +46,10 @@ async def tricklecast(job: Job) -> int:
     from tricklecast import Publisher, Subscriber
 
     if not job["publishes"]:
-        async with Subscriber(job["url"], start=0) as subscriber:
+        async with Subscriber(job["url"], start=0, auth=job["token"]) as subscriber:
             return await _read(job, _opened(subscriber))
     chunk = bytes(job["chunk_bytes"])
-    async with Publisher(job["url"]) as publisher:
+    async with Publisher(job["url"], auth=job["token"]) as publisher:
         for _ in range(job["segments"]):
             async with publisher.segment() as segment:
                 for _ in range(job["chunks"]):
@@ -104,7 +105,7 @@ def _pytrickle(module: str) -> Any:
 def _wait_for(url: str) -> None:
     while True:
         with contextlib.suppress(urllib.error.HTTPError):
-            urllib.request.urlopen(url).read()
+            urllib.request.urlopen(url, timeout=5).read()
             return
         time.sleep(0.1)
 
@@ -125,6 +126,7 @@ async def run(name: str, job: Job) -> None:
     client = CLIENTS[name]
     if name != "feed":
         await warm_up(name, job)
+        print("ready", flush=True)
     begun = time.process_time()
     total = await client(job)
     print(json.dumps({"cpu_s": time.process_time() - begun, "bytes": total}), flush=True)

@@ -180,7 +180,7 @@ class Connection:
         self._read_s: float | None = None
         self._live: LiveBody | None = None  # the body, while it may be written
         self._second: BackgroundTask | None = None  # of the present request, once the body has paused
-        self._pause_event: anyio.Event | None = None  # the second task waits for a pause; None: it has called no resume()
+        self._pause_event: anyio.Event | None = None  # the second task waits for a pause; None: not yet
         self._unacknowledged = 0  # bytes on their way to the server when the present wait for the response began
         self._due_at: float | None = None  # the response's head has to be here by then; None: no matter when
         self._asked_at = 0.0  # when the request began

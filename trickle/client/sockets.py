@@ -152,7 +152,7 @@ class SocketStream(ByteStream):
 
     @property
     def receive_s(self) -> float | None:
-        """How long a read waits for bytes, in seconds; ``None``: for ever. A wait under way begins anew when it is set."""
+        """How long a read waits for bytes, in seconds; ``None``: for ever. Setting it begins a present wait anew."""
         return self._receive_s
 
     @receive_s.setter

@@ -236,6 +236,29 @@ def test_silence_is_an_error_after_which_reading_goes_on(backend: str) -> None:
 
 
 @pytest.mark.parametrize("backend", ["asyncio", "trio"])
+def test_the_limit_of_a_wait_can_be_set_and_lifted_while_it_lasts(backend: str) -> None:
+    """A wait without a limit gets one, which counts from then on; lifted, it ends nothing."""
+
+    async def main() -> None:
+        stream, peer = pair()
+        with peer:
+            async with stream:
+
+                async def receive() -> None:
+                    with pytest.raises(Silence):
+                        await stream.receive()
+
+                async with anyio.create_task_group() as tasks:
+                    tasks.start_soon(receive)
+                    for seconds in (60.0, None, 0.05):
+                        await anyio.wait_all_tasks_blocked()
+                        stream.receive_s = seconds
+                        assert stream.receive_s == seconds
+
+    anyio.run(main, backend=backend)
+
+
+@pytest.mark.parametrize("backend", ["asyncio", "trio"])
 def test_bytes_wake_the_task_that_waits_for_them(backend: str) -> None:
     """An idle stream that has received bytes is not silent."""
 
