@@ -24,7 +24,6 @@ BOUNDED: dict[str, str] = {
     "publisher/media/publisher.py: _first_error": "as deep as the program's task groups are nested",
     "subscriber/command/run.py: _rounded": "as deep as the statistics of a run, two",
     "subscriber/core.py: Start._parse": "a position is parsed once",
-    "trickle/client/connection.py: Connection._answer_beside": "begins the second task once",
     "analytics/lines/files.py: _expand": "a folder that a pattern matched is expanded once",
     "analytics/lines/reading.py: _structure.of": "as deep as the names of fields in the operator's own map",
 }
