@@ -7,7 +7,7 @@ import os
 import re
 import signal
 import subprocess
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
@@ -362,6 +362,110 @@ def test_a_codec_that_the_browser_lacks_is_named(
     if page.evaluate("MediaSource.isTypeSupported('video/mp4; codecs=\"hvc1.1.6.L60.90\"')"):
         pytest.skip("this Chromium decodes H.265")
     expect(page.locator("#state-text")).to_contain_text("This browser cannot play H.265")
+
+
+@pytest.mark.parametrize(("container", "codec", "name"), [("mp4", "alac", "ALAC"), ("mpegts", "ac3", "AC-3")])
+def test_pictures_are_shown_whose_sound_cannot_be_decoded(
+    server: RunningServer, tab: Watched, tmp_path: Path, container: str, codec: str, name: str
+) -> None:
+    """The page plays them without the sound, and names its codec; a segment that comes in pieces, too."""
+    segments = cut(make_clip(tmp_path / "clip.mp4", seconds=6, audio=codec), length_s=1, format_=container)
+    channel = f"deaf-{container}"
+    httpx.post(f"{server.base}/{channel}/0", content=segments[0]).raise_for_status()
+    page = tab.open(f"{server.url}/watch/{channel}")
+    mime = f'audio/mp4; codecs="{name.lower()}"'
+    if page.evaluate("mime => MediaSource.isTypeSupported(mime)", mime):
+        pytest.skip(f"this Chromium decodes {name}")
+    about = f"{server.url}/api/v1/channels/{channel}"
+    eventually(lambda: httpx.get(about).json()["readers"] > 0, what="the page reads")
+    with server.client() as client:
+        for seq, segment in enumerate(segments[1:5], 1):
+            pieces = [segment[at : at + 1500] for at in range(0, len(segment), 1500)]
+            client.channel(channel).upload(seq, *pieces).end()
+    wait_for(page, BUFFERED, arg=2.5)
+    plays(page, 1, 10)
+    expect(page.locator("#summary")).to_contain_text(f"without sound: this browser cannot play {name}")
+    expect(page.locator("#unmute")).to_be_hidden()
+
+
+def test_the_button_for_the_sound_leaves_the_picture_free(server: RunningServer, tabs: Callable[..., Watched]) -> None:
+    """It is one of the controls, which go when the user does nothing, also on a telephone."""
+    for width, height in ((1280, 800), (390, 844)):
+        tab = tabs(viewport={"width": width, "height": height})
+        tab.expected += ["404", "470"]
+        with publishing(server.base, "free", SMALL, "--container", "fmp4"):
+            page = tab.open(f"{server.url}/watch/free")
+            plays(page)
+            unmute = page.locator("#controls #unmute")
+            expect(unmute).to_be_visible()
+            wait_for(page, "() => document.getElementById('controls').scrollWidth <= innerWidth")
+            assert barriers(page) == []
+            page.mouse.move(5, height - 5)
+            wait_for(page, "() => getComputedStyle(document.getElementById('controls')).opacity === '0'")
+            page.mouse.move(width / 2, 150)
+            unmute.click()
+            expect(unmute).to_be_hidden()
+            expect(page.locator("#mute")).to_have_attribute("aria-label", "Turn the sound off")
+
+
+def test_one_may_step_from_picture_to_picture(server: RunningServer, tab: Watched) -> None:
+    """A step stops the player, and is as long as a picture is shown; then it goes on at the live edge."""
+    tab.expected += ["404"]
+    with publishing(server.base, "steps", SMALL, "--container", "fmp4"):
+        page = tab.open(f"{server.url}/watch/steps")
+        plays(page, 2.0, 40)
+        page.keyboard.press("k")
+        at = page.evaluate("video.currentTime")
+        for key, sign in ((",", -1), (",", -1), (".", 1)):
+            page.keyboard.press(key)
+            wait_for(page, "() => !video.seeking")
+            now = page.evaluate("video.currentTime")
+            assert 0.02 < sign * (now - at) < 0.1  # 20 pictures a second; what the page measures is near that
+            at = now
+        page.keyboard.press("k")
+        wait_for(page, "from => video.currentTime > from && !video.paused", arg=at)
+
+
+def test_a_moment_can_be_shared(server: RunningServer, tab: Watched, tmp_path: Path) -> None:
+    """The address begins at that segment and plays on from there; one that is gone is said to be."""
+    tab.expected += ["404", "470"]
+    tab.context.grant_permissions(["clipboard-read", "clipboard-write"])
+    segments = cut(make_clip(tmp_path / "clip.mp4", seconds=24), length_s=1, format_="mp4")
+    for seq, segment in enumerate(segments[:20]):
+        httpx.post(f"{server.base}/shared/{seq}", content=segment).raise_for_status()
+    page = tab.open(f"{server.url}/watch/shared?segment=3&s=0.5")
+    wait_for(page, "() => video.currentTime > 0.9")
+    first = page.evaluate("video.currentTime")
+    assert first < 6
+    expect(page.locator("#live-text")).to_have_text("Go to live")
+    page.keyboard.press("k")
+    page.keyboard.press("s")
+    expect(page.locator("#said")).to_have_text("The address of this moment is copied")
+    copied = page.evaluate("navigator.clipboard.readText()")
+    found = re.fullmatch(rf"{server.url}/watch/shared\?segment=(\d+)&s=(\d\.\d\d)", copied)
+    assert found, copied
+    shown = 3 + page.evaluate("video.currentTime")
+    assert abs(int(found[1]) + float(found[2]) - shown) < 0.2
+    page.keyboard.press("l")
+    wait_for(
+        page, "() => video.currentTime > 15 || video.buffered.end(video.buffered.length - 1) - video.currentTime < 3"
+    )
+    page.goto(f"{server.url}/watch/shared?segment=400")
+    expect(page.locator("#said")).to_contain_text("not kept")
+
+
+def test_the_picture_may_leave_the_page(server: RunningServer, tab: Watched) -> None:
+    """The key asks the browser for picture in picture; one that has no picture yet is told so."""
+    tab.expected += ["404"]
+    page = tab.open(f"{server.url}/watch/nothing-yet")
+    page.keyboard.press("p")
+    expect(page.locator("#said")).to_contain_text("no picture")
+    page.evaluate("""() => {
+        window.asked = 0;
+        video.requestPictureInPicture = async () => { window.asked += 1; };
+    }""")
+    page.keyboard.press("p")
+    wait_for(page, "() => window.asked === 1")
 
 
 def test_a_browser_that_plays_nothing_by_itself_is_asked_to(server: RunningServer, tab: Watched) -> None:

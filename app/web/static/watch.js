@@ -1,6 +1,6 @@
 /** The page of one channel: plays its media at the live edge, or shows its messages. */
 
-import { copyable } from "./copyable.js";
+import { copy, copyable } from "./copyable.js";
 import { byId, channel, channelUrl, element, icon, signIn, token } from "./session.js";
 import { containerOf, joined } from "./media/containers.js";
 import { LiveEdge } from "./media/live.js";
@@ -18,6 +18,10 @@ const PAUSED_S = 20;
 const QUIET_MS = 3000;
 const IDLE_MS = 2500;
 const RATE_WINDOW_MS = 4000;
+/** How long a word about an action stays, in milliseconds. */
+const SAID_MS = 2500;
+/** Anchors of segments that are kept, to tell which one is shown. */
+const MAX_ANCHORS = 64;
 
 const url = channelUrl(channel);
 const video = byId("video");
@@ -40,6 +44,11 @@ let truncations = 0; // segments that were cut short
 let lastChunkAt = 0;
 let segmentS = 1; // mean time from segment to segment, in seconds
 let segmentAt = 0; // when the present segment began
+/** Where segments begin on the player's time line, in seconds. @type {{seq: number, atS: number}[]} */
+let anchors = [];
+/** Mean time from picture to picture, in seconds, and the media time of the newest one. */
+let frameS = 1 / 25;
+let frameAt = NaN;
 /** Bytes that arrived lately, for the bitrate. @type {{at: number, bytes: number}[]} */
 let arrivals = [];
 
@@ -48,10 +57,18 @@ let arrivals = [];
 /** Ends the reader. */
 let stop = new AbortController();
 
+/** The moment that the address names, of `Share`: a segment, and seconds in it. */
+const asked = new URLSearchParams(location.search);
+const sharedSeq = /^\d{1,15}$/.test(asked.get("segment") ?? "") ? Number(asked.get("segment")) : null;
+const sharedS = Math.min(600, Number(asked.get("s")) || 0);
+edge.behind = sharedSeq !== null;
+edge.from = sharedS;
+
 async function follow() {
   for (;;) {
     stop = new AbortController();
-    reader = new Reader(url, { token: token() ?? "", signal: stop.signal });
+    const from = edge.behind && sharedSeq !== null ? { from: sharedSeq } : {};
+    reader = new Reader(url, { token: token() ?? "", signal: stop.signal, ...from });
     try {
       const denied = await consume(reader);
       if (!denied) return;
@@ -88,10 +105,11 @@ async function consume(source) {
       case "segment":
         head = [];
         noteSegment(event);
+        await roomBehind();
         if (player.paused && edge.ahead > PAUSED_S) {
           source.jump();
           await new Promise((resolve) => player.addEventListener("play", resolve, { once: true }));
-        } else if (event.behind * segmentS > MAX_BEHIND_S) source.jump();
+        } else if (!edge.behind && event.behind * segmentS > MAX_BEHIND_S) source.jump();
         if (event.restarted && sink && !(sink instanceof Messages)) sink.restart();
         break;
       case "chunk": {
@@ -121,6 +139,7 @@ async function consume(source) {
         if (sink instanceof Messages) sink.note(`${event.to - event.from} segments are missing from ${event.from} on`);
         break;
       case "wait":
+        if (edge.behind && !anchors.length) leaveBehind(); // the address names a segment that was never there
         if (event.why === "ended" && sink && !(sink instanceof Messages)) sink.finish();
         wait(event);
         break;
@@ -139,6 +158,24 @@ function noteSegment(event) {
   if (segmentAt && event.behind === 0) segmentS = 0.7 * segmentS + 0.3 * Math.min(10, (now - segmentAt) / 1000);
   segmentAt = now;
   ({ seq, type: contentType } = event);
+  if (edge.behind && sharedSeq !== null && !anchors.length && seq !== sharedSeq) {
+    leaveBehind();
+  }
+  // The head of a segment is where the buffer ends, as long as nothing was left out.
+  anchors.push({ seq, atS: edge.newest });
+  if (anchors.length > MAX_ANCHORS) anchors.shift();
+}
+
+/** The moment of the address is not there: go on at the live edge. */
+function leaveBehind() {
+  edge.behind = false;
+  reader?.jump();
+  say("That moment is not kept: this is live");
+}
+
+/** Read no further than some seconds ahead of what lies behind and is played. */
+async function roomBehind() {
+  while (edge.behind && edge.ahead > PAUSED_S && !stop.signal.aborted) await pause(0.2, stop.signal);
 }
 
 /**
@@ -165,6 +202,7 @@ async function begin(start) {
 /** Another time line begins. */
 function reset() {
   firstFrame = false;
+  anchors = anchors.slice(-1).map((one) => ({ ...one, atS: 0 }));
   edge.reset();
 }
 
@@ -250,7 +288,7 @@ function figures() {
     Buffer: duration(edge.ahead),
     Speed: `${player.playbackRate.toFixed(2)} ×`,
     Picture: player.videoWidth ? `${player.videoWidth} × ${player.videoHeight}` : "none",
-    Codecs: codecs || "unknown",
+    Codecs: `${codecs || "unknown"}${deaf() ? `, not ${deaf()}` : ""}`,
     Bitrate: rateText(bitrate()),
     Frames: `${quality.totalVideoFrames}, dropped ${quality.droppedVideoFrames}`,
     Stalls: `${edge.stalls}, jumps ${edge.jumps}`,
@@ -284,8 +322,8 @@ function update() {
   showPlay();
   byId("sound-only").hidden = !firstFrame || player.videoWidth > 0;
   const late = latency();
-  byId("live").classList.toggle("on", playing);
-  setText("live-text", playing ? (late === null ? "Live" : `Live · ${duration(late)}`) : edge.paused ? "Go to live" : "Waiting");
+  byId("live").classList.toggle("on", playing && !edge.behind);
+  setText("live-text", edge.behind ? "Go to live" : playing ? (late === null ? "Live" : `Live · ${duration(late)}`) : edge.paused ? "Go to live" : "Waiting");
   if (!byId("figures").hidden) {
     const rows = figures();
     const list = byId("figures");
@@ -299,7 +337,22 @@ function update() {
   }
   const parts = player.videoWidth ? [`${player.videoWidth} × ${player.videoHeight}`] : [];
   if (arrivals.length) parts.push(rateText(bitrate()));
+  if (deaf()) parts.push(`without sound: this browser cannot play ${deaf()}`);
   setText("summary", parts.join(" · "));
+}
+
+/** The codec of the sound that is left out, since this browser cannot decode it. */
+function deaf() {
+  return sink && !(sink instanceof Messages) ? sink.deaf : "";
+}
+
+let saidTimer = 0;
+
+/** Say what an action has done. @param {string} text */
+function say(text) {
+  setText("said", text);
+  clearTimeout(saidTimer);
+  saidTimer = window.setTimeout(() => setText("said", ""), SAID_MS);
 }
 
 /**
@@ -324,6 +377,7 @@ function showSound() {
   byId("mute").replaceChildren(icon(on ? "sound" : "muted"));
   byId("mute").setAttribute("aria-label", on ? "Turn the sound off" : "Turn the sound on");
   byId("unmute").hidden ||= on;
+  byId("controls").classList.toggle("silent", !byId("unmute").hidden);
 }
 
 function togglePlay() {
@@ -339,6 +393,12 @@ function showPlay() {
 }
 
 function goLive() {
+  if (edge.behind) {
+    edge.behind = false;
+    reader?.jump();
+    if (edge.paused) togglePlay();
+    return;
+  }
   if (edge.paused) return togglePlay();
   edge.jump();
 }
@@ -355,6 +415,36 @@ function toggleFull() {
   else stage.requestFullscreen().catch(() => {});
 }
 
+/** Show the player in a window of its own above all others, or here again. */
+async function togglePip() {
+  try {
+    if (document.pictureInPictureElement) await document.exitPictureInPicture();
+    else await player.requestPictureInPicture();
+  } catch {
+    say("There is no picture that a window of its own could show");
+  }
+}
+
+/** Copy an address that begins at the picture that is shown, as long as the server keeps it. */
+async function share() {
+  const at = player.currentTime;
+  const anchor = anchors.findLast(({ atS }) => atS <= at + 0.001);
+  const page = new URL(`/watch/${encodeURIComponent(channel)}`, location.origin);
+  if (anchor) {
+    page.searchParams.set("segment", String(anchor.seq));
+    page.searchParams.set("s", (at - anchor.atS).toFixed(2));
+  }
+  say((await copy(page.href)) ? "The address of this moment is copied" : "The browser does not copy");
+}
+
+/** Measure the time from picture to picture, for steps. @type {VideoFrameRequestCallback} */
+function noteFrame(_, { mediaTime }) {
+  const passed = mediaTime - frameAt;
+  if (passed > 0.004 && passed < 0.25 && !player.paused) frameS = 0.8 * frameS + 0.2 * passed;
+  frameAt = mediaTime;
+  player.requestVideoFrameCallback(noteFrame);
+}
+
 const KEYS = /** @type {Record<string, () => void>} */ ({
   " ": togglePlay,
   k: togglePlay,
@@ -362,6 +452,10 @@ const KEYS = /** @type {Record<string, () => void>} */ ({
   f: toggleFull,
   i: toggleFigures,
   l: goLive,
+  p: togglePip,
+  s: share,
+  ",": () => edge.step(-frameS),
+  ".": () => edge.step(frameS),
 });
 
 function listen() {
@@ -371,6 +465,10 @@ function listen() {
   byId("live").addEventListener("click", goLive);
   byId("info").addEventListener("click", toggleFigures);
   byId("full").addEventListener("click", toggleFull);
+  byId("share").addEventListener("click", share);
+  byId("pip").addEventListener("click", togglePip);
+  byId("pip").hidden = !document.pictureInPictureEnabled;
+  player.requestVideoFrameCallback?.(noteFrame);
   const volume = /** @type {HTMLInputElement} */ (byId("volume"));
   volume.addEventListener("input", () => {
     player.volume = volume.valueAsNumber;
@@ -389,7 +487,8 @@ function listen() {
   player.addEventListener("volumechange", showSound);
   player.addEventListener("click", togglePlay);
   player.addEventListener("loadeddata", () => {
-    byId("unmute").hidden = !player.muted;
+    byId("unmute").hidden = !player.muted || Boolean(deaf());
+    showSound();
   });
   byId("messages-clear").addEventListener("click", () => messages.clear());
   byId("messages-pause").addEventListener("click", () => {

@@ -88,6 +88,10 @@ const CODEC_NAMES = /** @type {Record<string, string>} */ ({
   vp9: "VP9",
   vp8: "VP8",
   mp4a: "AAC",
+  alac: "ALAC",
+  "ac-3": "AC-3",
+  "ec-3": "E-AC-3",
+  dtsc: "DTS",
   opus: "Opus",
   flac: "FLAC",
   mp3: "MP3",
@@ -349,7 +353,7 @@ function ntpMs(ntp) {
  * @param {'mp4' | 'webm'} container
  * @param {Track[]} tracks
  */
-function mimeOf(container, tracks) {
+export function mimeOf(container, tracks) {
   const kind = tracks.some((track) => track.kind === 'video') ? 'video' : 'audio';
   return `${kind}/${container}; codecs="${tracks.map((track) => track.codec).join(',')}"`;
 }

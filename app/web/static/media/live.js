@@ -67,6 +67,10 @@ export class LiveEdge {
     /** Whether the user has stopped it, or the browser lets nothing play before the user does something. */
     this.paused = false;
     this.blocked = false;
+    /** Whether it plays what lies behind, and does not follow the live edge. */
+    this.behind = false;
+    /** Where it begins to play what lies behind, in seconds from the beginning of what is buffered. */
+    this.from = 0;
     /** @private buffered seconds ahead of the position, of the last moments @type {{at: number, ahead: number}[]} */
     this.samples = [];
     /** @private when the oldest sample since the last reset was taken */
@@ -112,6 +116,12 @@ export class LiveEdge {
     return buffered.length ? Math.max(0, buffered.end(buffered.length - 1) - currentTime) : 0;
   }
 
+  /** The end of what is buffered, in seconds of media. */
+  get newest() {
+    const { buffered } = this.video;
+    return buffered.length ? buffered.end(buffered.length - 1) : 0;
+  }
+
   /** Go to the newest picture. */
   jump() {
     const { buffered } = this.video;
@@ -129,8 +139,19 @@ export class LiveEdge {
     this.paused = !this.paused;
     this.blocked = false;
     if (this.paused) return this.video.pause();
-    this.jump();
+    if (!this.behind) this.jump();
     this.play();
+  }
+
+  /** Stop, and show the picture before or after the present one. @param {number} seconds */
+  step(seconds) {
+    if (!this.paused) this.toggle();
+    const { buffered, currentTime } = this.video;
+    for (let at = 0; at < buffered.length; at += 1) {
+      const [first, last] = [buffered.start(at), buffered.end(at) - 0.001];
+      if (currentTime < first || currentTime > last + 0.001) continue;
+      this.video.currentTime = Math.max(first, Math.min(last, currentTime + seconds));
+    }
   }
 
   /** @private */
@@ -171,7 +192,8 @@ export class LiveEdge {
       this.began = now;
       this.grown = now;
       this.end = end;
-      video.currentTime = Math.max(buffered.start(last), end - this.wanted);
+      const behind = Math.min(end, buffered.start(last) + this.from);
+      video.currentTime = this.behind ? behind : Math.max(buffered.start(last), end - this.wanted);
       if (!this.paused) this.play();
       return;
     }
@@ -195,6 +217,10 @@ export class LiveEdge {
     // At the end of a channel, to play would begin with the oldest picture that is kept. In a hidden tab, the browser
     // stops what has no sound.
     if (video.paused && !video.ended && !document.hidden) this.play();
+    if (this.behind) {
+      if (video.playbackRate !== 1) video.playbackRate = 1;
+      return;
+    }
     if (!this.samples.length) this.sampledFrom = now;
     this.samples.push({ at: now, ahead: end - video.currentTime });
     const windowMs = Math.max(1000, 1.5 * this.interval);

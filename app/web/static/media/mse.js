@@ -5,8 +5,9 @@
  * begins, the first segment is put where the buffer ends (`timestampOffset`).
  */
 
-import { codecNames, joined, readMp4Init, readMp4Times, readWebmInit, readWebmTimes, Whole } from "./containers.js";
+import { codecNames, joined, mimeOf, readMp4Init, readMp4Times, readWebmInit, readWebmTimes, Whole } from "./containers.js";
 import { ProducerClock } from "./live.js";
+import { SilentMp4 } from "./silent.js";
 
 /** Deviations of a segment's time from the end of the buffer below this are the media's own. */
 const CONTINUES_S = 0.5;
@@ -52,6 +53,10 @@ export class MseSink {
     this.headBytes = 0;
     /** @private the beginning is not looked at before it has this size */
     this.lookAt = 0;
+    /** The codec of the sound that is left out, since the browser cannot decode it; else empty. */
+    this.deaf = "";
+    /** @private takes the sound out @type {SilentMp4 | null} */
+    this.silencer = null;
     this.whole = new Whole(container);
     /** @private the last segment was not whole: the buffer must drop the rest of its last box */
     this.broken = false;
@@ -65,6 +70,7 @@ export class MseSink {
   begin() {
     this.head = [];
     this.headBytes = this.lookAt = 0;
+    this.silencer?.begin();
     this.whole = new Whole(this.container);
   }
 
@@ -141,6 +147,7 @@ export class MseSink {
    * @param {number | null} producerMs
    */
   async prepare(mime, tracks, startS, producerMs) {
+    if (tracks !== this.tracks) [mime, tracks] = this.playable(mime, tracks);
     const kinds = (/** @type {import("./containers.js").Track[]} */ list) => list.map(({ kind }) => kind).join();
     if (!this.buffer || this.video.error || kinds(tracks) !== kinds(this.tracks)) {
       await this.open(mime);
@@ -168,6 +175,26 @@ export class MseSink {
     this.placed = true;
     if (producerMs === null) return;
     this.clock.note(startS + buffer.timestampOffset, producerMs);
+  }
+
+  /**
+   * The media's type and tracks as the browser is given them: without the sound, if it can play the pictures alone.
+   * @private
+   * @param {string} mime
+   * @param {import("./containers.js").Track[]} tracks
+   * @returns {[string, import("./containers.js").Track[]]}
+   */
+  playable(mime, tracks) {
+    this.silencer = null;
+    this.deaf = "";
+    if (this.container !== "mp4" || MediaSource.isTypeSupported(mime)) return [mime, tracks];
+    const pictures = tracks.filter(({ kind }) => kind === "video");
+    const alone = mimeOf("mp4", pictures);
+    if (!pictures.length || pictures.length === tracks.length || !MediaSource.isTypeSupported(alone)) return [mime, tracks];
+    const others = tracks.filter(({ kind }) => kind !== "video");
+    this.silencer = new SilentMp4(others.map(({ id }) => id));
+    this.deaf = codecNames(mimeOf("mp4", others.filter(({ kind }) => kind === "audio")));
+    return [alone, pictures];
   }
 
   /**
@@ -200,6 +227,8 @@ export class MseSink {
   async append(data) {
     const { buffer } = this;
     const { source } = this;
+    if (this.silencer) data = this.silencer.push(data);
+    if (!data.length) return;
     if (!buffer || !source || source.readyState === "closed") return;
     for (let attempt = 1; ; attempt += 1) {
       try {

@@ -95,15 +95,15 @@ function placed(headers) {
 export class Reader {
   /**
    * @param {string} url the channel's URL, without a segment number
-   * @param {{token?: string, signal: AbortSignal}} options `token`: sent in the Authorization header; `signal`: ends
-   *   the reader
+   * @param {{token?: string, signal: AbortSignal, from?: number}} options `token`: sent in the Authorization header;
+   *   `signal`: ends the reader; `from`: the first segment
    */
-  constructor(url, { token = '', signal }) {
+  constructor(url, { token = '', signal, from = LIVE }) {
     this.url = url;
     this.token = token;
     this.signal = signal;
     /** @private @type {number} the segment that is wanted next */
-    this.next = LIVE;
+    this.next = from;
     /** @private the name of the numbering, once it is known */
     this.life = '';
     /** @private of the channel, as the server said last */

@@ -3,9 +3,10 @@
  * Source Extensions. This module gives it the bytes, and begins a new time line when another publisher begins.
  */
 
-import { joined, readTsTimes, Whole } from "./containers.js";
+import { codecNames, joined, readTsTimes, Whole } from "./containers.js";
 import { ProducerClock } from "./live.js";
 import { Unplayable, unsupported } from "./mse.js";
+import { SilentTs } from "./silent.js";
 
 const PACKET = 188;
 /** The times of a segment stand in its first packets. */
@@ -64,6 +65,10 @@ export class TsSink {
     this.newestS = NaN;
     /** Why nothing can be played. The player may find out long after it took the bytes. @type {Unplayable | null} */
     this.failure = null;
+    /** The codec of the sound that is left out, since the browser cannot decode it; else empty. */
+    this.deaf = "";
+    /** @private takes the sound out @type {SilentTs | null} */
+    this.silencer = null;
     /** @private the player has failed. The next segment destroys it: it still runs while it reports the error. */
     this.broken = false;
   }
@@ -105,7 +110,9 @@ export class TsSink {
     const all = joined([this.rest, data]);
     const whole = all.length - (all.length % PACKET);
     this.rest = all.subarray(whole);
-    if (whole) this.feed?.(all.subarray(0, whole));
+    if (!whole) return;
+    const packets = all.subarray(0, whole);
+    this.feed?.(this.silencer ? this.silencer.push(packets) : packets);
   }
 
   end() {
@@ -199,8 +206,13 @@ export class TsSink {
     player.on(mpegts.Events.ERROR, (kind, detail, info) => {
       if (this.player !== player) return;
       const cannot = kind === mpegts.ErrorTypes.MEDIA_ERROR && /codec|format/i.test(detail);
-      const mime = info?.code === DOMException.NOT_SUPPORTED_ERR && /'([^']*codecs[^']*)'/.exec(info.msg)?.[1];
-      if (mime) this.failure = unsupported(mime);
+      const mime = (info?.code === DOMException.NOT_SUPPORTED_ERR && /'([^']*codecs[^']*)'/.exec(info.msg)?.[1]) || "";
+      if (mime.startsWith("audio/") && !this.silencer) {
+        // The next segment opens a player that is given no sound. If there is nothing else, that one plays nothing.
+        this.deaf = codecNames(mime);
+        this.silencer = new SilentTs();
+        this.broken = true;
+      } else if (mime) this.failure = unsupported(mime);
       else if (cannot) this.failure = new Unplayable(`This browser cannot play this MPEG-TS: ${info?.msg ?? detail}.`);
       else this.broken = true; // the next segment opens another one
     });
