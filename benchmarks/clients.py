@@ -146,7 +146,7 @@ def measure(client: str, command: list[str], work: Work, cores: Cores) -> float:
             done.stdout.readline()  # type: ignore[union-attr]
         if feed is not None:
             with suppress(BrokenPipeError):
-                print(file=feed.stdin, flush=True)  # begin
+                os.write(feed.stdin.fileno(), b"\n")  # type: ignore[union-attr]  # begin
         output, errors = done.communicate()
         if not limit.is_alive():
             raise BenchmarkError(f"{client} took longer than {RUN_S:.0f} s to {work.name}")
