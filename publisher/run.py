@@ -5,10 +5,13 @@ from __future__ import annotations
 import re
 import secrets
 import socket
+import ssl
 import time
 from collections.abc import Callable
-from contextlib import AbstractContextManager
+from contextlib import AbstractContextManager, suppress
+from functools import partial
 from typing import Final, Literal, Unpack
+from urllib.parse import quote
 
 import anyio
 
@@ -26,9 +29,11 @@ from tricklecast.publisher.feed import Feed, Totals, stepping
 from tricklecast.publisher.segments import PublisherStatistics
 from tricklecast.publisher.steps import Source
 from tricklecast.trickle.amounts import count, rate, size, transferred
+from tricklecast.trickle.client.arguments import channel_urls, server_url
+from tricklecast.trickle.client.tasks import BackgroundTask
 from tricklecast.trickle.errors import ChannelBusy, ConnectionLost, Refused, Superseded, TrickleError
 from tricklecast.trickle.terminal import RateMeter, Screen
-from tricklecast.trickle.wire import CLIENT, redacted_urls
+from tricklecast.trickle.wire import CLIENT, DEFAULT_CONTENT_TYPE, redacted_urls, split_urls
 
 ENDLESS_S: Final = 86_400.0
 """How long segments may wait in a buffer whose time is not limited: a day."""
@@ -108,6 +113,9 @@ async def run(
         async with stepping(lambda is_stopped: source.open(status, is_stopped)) as steps, made() as publisher:
             feed = Feed(publisher, steps, drops=source.drops, warn=status.say, shorten=source.shorten)
             with status.live(feed.totals, publisher.statistics):
+                telling: BackgroundTask | None = None
+                if status.is_terminal and (content_type or source.content_type) != DEFAULT_CONTENT_TYPE:
+                    telling = BackgroundTask(partial(_tell_watch_page, url, options.get("verify", True), status.say))
                 try:
                     with running:
                         await feed.run()
@@ -127,12 +135,27 @@ async def run(
                 except TrickleError:
                     how = STOPPED
                     raise
+                finally:
+                    if telling is not None:
+                        await telling.stop()
     except (ChannelBusy, Superseded) as error:
         raise TrickleError(_who_else(error)) from error
     finally:
         if feed is not None and not isinstance(publisher.error, ChannelBusy):
             status.say(status.summary(feed.totals, publisher.statistics(), how, unconfirmed))
     return feed.totals
+
+
+async def _tell_watch_page(url: str, tls: ssl.SSLContext | bool, say: Callable[[str], None]) -> None:
+    """Say where people watch the channel, if its server has pages: it may have none, or at another port only."""
+    from tricklecast.trickle.client.control import ask  # httpx takes a while to load
+
+    page = f"/watch/{quote(channel_urls(url)[0].channel, safe='')}"
+    root = server_url(split_urls(url)[0])
+    with suppress(TrickleError):  # a server that is away is told of by the publisher
+        answer = await ask(root, page, tls, None, method="HEAD")
+        if answer.status_code == 200 and answer.headers.get("Content-Type", "").startswith("text/html"):
+            say(f"watch it at {redacted_urls(root)}{page}")
 
 
 def _client_name() -> str:
@@ -173,6 +196,11 @@ class Status:
         self._rate = RateMeter()
         self._source = ""
         self.say = screen.say
+
+    @property
+    def is_terminal(self) -> bool:
+        """Whether a person looks on."""
+        return self._screen.is_terminal
 
     def source(self, state: str) -> None:
         """Show what the source waits for."""

@@ -501,11 +501,17 @@ def _advice(source: str | ByteReader, error: Exception, options: Mapping[str, st
             "; let `tricklecast ingest srt://HOST:PORT --to URL` receive it, or pipe it:"
             f" ffmpeg -i {url.partition('?')[0]} -c copy -f mpegts - | tricklecast publish URL -"
         )
-    refused = isinstance(error, av.error.InvalidDataError | av.error.HTTPOtherClientError)
-    refused |= getattr(error, "errno", None) == errno.EPROTONOSUPPORT
-    if scheme.startswith("rtsp") and options.get("rtsp_transport") == "tcp" and refused:
+    if scheme.startswith("rtsp") and options.get("rtsp_transport") == "tcp" and _refuses_tcp(error):
         return "; it may send over UDP only: --input-option rtsp_transport=udp"
     return ""
+
+
+def _refuses_tcp(error: BaseException | None) -> bool:
+    """Whether an error may be the answer of a camera that sends over UDP only (RTSP's 461)."""
+    import av
+
+    refused = isinstance(error, av.error.InvalidDataError | av.error.HTTPOtherClientError)
+    return refused or getattr(error, "errno", None) == errno.EPROTONOSUPPORT
 
 
 class Kind(Enum):
@@ -526,11 +532,13 @@ class Opened:
         is_live: it comes at its own pace, and goes on while nobody reads.
         begun_at: when its first byte came, in seconds (monotonic), if that is known. The time of probing is no reason
             to be that much behind the source for ever.
+        note: for people: how it was opened, if not in the usual way.
     """
 
     source: MediaSource
     is_live: bool
     begun_at: float | None = None
+    note: str = ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -634,9 +642,31 @@ class Input:
         if scheme in _BYTE_SCHEMES:
             connection = self._connect(options, open_s)
             return Opened(open_media(connection, self.name, options=self.options), is_live=True)
-        source = open_media(self.text, self.name, options=options, timeouts_s=(open_s, READ_S))
+        note = ""
+        try:
+            source = open_media(self.text, self.name, options=options, timeouts_s=(open_s, READ_S))
+        except InvalidInput as error:
+            if self.listens or not scheme.startswith("rtsp") or "rtsp_transport" in self.options:
+                raise
+            if not _refuses_tcp(error.__cause__):
+                raise
+            note = f"{self.name} does not send over TCP: it is read over UDP, where packets may be lost"
+            source = self._over_udp(options, error)
         # A source with a length is a file, wherever it lies.
-        return Opened(source, is_live=scheme not in _FILE_SCHEMES or source.is_endless)
+        return Opened(source, is_live=scheme not in _FILE_SCHEMES or source.is_endless, note=note)
+
+    def _over_udp(self, options: Mapping[str, str], refusal: InvalidInput) -> ContainerSource:
+        """Open a camera that refused TCP.
+
+        Raises:
+            InvalidInput: it cannot be read over UDP, either.
+        """
+        over_udp = {**options, "rtsp_transport": "udp"}
+        try:
+            return open_media(self.text, self.name, options=over_udp, timeouts_s=(OPEN_S, READ_S))
+        except InvalidInput as error:
+            tcp, udp = (reason(cause) for cause in (refusal.__cause__, error.__cause__) if isinstance(cause, Exception))
+            raise InvalidInput(f"cannot read {self.name} over TCP: {tcp}; nor over UDP: {udp}") from error
 
     def _connect(self, options: Mapping[str, str], within_s: float | None) -> NetworkBytes:
         """Open a stream of bytes.

@@ -152,6 +152,8 @@ class MediaInput:
 
     def _open(self, within_s: float | None = None) -> Opened:
         opened = self._input.open(self._is_stopped, within_s=within_s)
+        if opened.note:
+            self._warn(opened.note)
         if self._options.encoding is None:
             return opened
         return replace(opened, source=Transcoder(opened.source, self._options.encoding, warn=self._warn))

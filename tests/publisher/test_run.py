@@ -10,8 +10,10 @@ from collections.abc import Iterator
 import pytest
 
 from tests.publisher.fakes import Trickle
+from tests.support.local import local_server
 from tests.support.peers import Head, Peer, fake_server
 from tests.support.peers import run as run_in_loop
+from tests.support.ports import free_port
 from tests.support.waiting import until
 from tricklecast.publisher.feed import Totals
 from tricklecast.publisher.run import Status, _who_else, run
@@ -187,3 +189,32 @@ def test_a_refusal_of_a_segment_is_told_once() -> None:
         assert said.getvalue().endswith("the channel is ended\n")
 
     run_in_loop(main())
+
+
+class Terminal(io.StringIO):
+    """What a person looks at."""
+
+    def isatty(self) -> bool:
+        """It is one."""
+        return True
+
+
+@pytest.mark.parametrize("has_pages", [True, False])
+def test_a_person_is_told_where_to_watch(has_pages: bool, monkeypatch: pytest.MonkeyPatch) -> None:
+    """If the page is there: a server whose control plane has a port of its own has it elsewhere."""
+    monkeypatch.setenv("TERM", "xterm")
+    said, source = Terminal(), OneSegment(ends=False)
+    source.content_type = wire.MPEG_TS
+    with local_server(control_port=None if has_pages else free_port()) as server:
+        root = f"http://127.0.0.1:{server.port}"
+
+        async def main() -> None:
+            task = asyncio.ensure_future(run(f"{root}/trickle/my cam", source, screen=Screen(said, width=500)))
+            try:
+                await until(lambda: "watch it at" in said.getvalue() or any("watch" in r.path for r in server.records))
+            finally:
+                source.over.set()
+            await task
+
+        asyncio.run(main())
+    assert (f"watch it at {root}/watch/my%20cam\n" in said.getvalue()) is has_pages

@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import os
 import socket
+import subprocess
 import sys
 import threading
 import time
-from contextlib import suppress
+from contextlib import closing, suppress
 from itertools import cycle
 from pathlib import Path
+from typing import BinaryIO, Self
 
 import pytest
 
@@ -18,6 +20,8 @@ from tests.support.ports import free_port
 from tricklecast.publisher.media import inputs
 from tricklecast.publisher.media.inputs import Input, Kind, NetworkBytes
 from tricklecast.trickle.errors import InvalidInput
+
+LIMIT_S = 120
 
 
 def never() -> bool:
@@ -172,30 +176,78 @@ def test_what_cannot_be_opened_is_said(text: str, said: str) -> None:
 SDP = b"v=0\r\no=- 0 0 IN IP4 127.0.0.1\r\ns=x\r\nt=0 0\r\nm=video 0 RTP/AVP 96\r\na=rtpmap:96 H264/90000\r\n"
 
 
-def test_a_camera_that_sends_over_udp_only_is_told_of() -> None:
-    """It refuses TCP with 461; the message names the option."""
-    with socket.create_server(("127.0.0.1", 0)) as server:
+class UdpCamera:
+    """A camera that answers 461 to a client that wants RTP over TCP, and sends a clip over UDP.
 
-        def answer() -> None:
-            connection, _ = server.accept()
-            with connection, connection.makefile("rwb") as stream:
-                while request := stream.readline():
-                    headers = dict(line.split(b": ", 1) for line in iter(stream.readline, b"\r\n"))
-                    status, body = b"200 OK", b""
-                    if request.startswith(b"DESCRIBE"):
-                        body = SDP
-                    elif request.startswith(b"SETUP"):
-                        status = b"461 Unsupported Transport"
-                    head = b"RTSP/1.0 %b\r\nCSeq: %b\r\n" % (status, headers[b"CSeq"].strip())
-                    head += b"Content-Type: application/sdp\r\nContent-Length: %d\r\n\r\n" % len(body)
-                    stream.write(head + body)
-                    stream.flush()
+    Args:
+        clip: of pictures alone; ``None``: it refuses UDP as well.
+    """
 
-        camera = threading.Thread(target=answer)
-        camera.start()
+    def __init__(self, clip: Path | None) -> None:
+        self._clip = clip
+        self._server = socket.create_server(("127.0.0.1", 0))
+        self.url = f"rtsp://127.0.0.1:{self._server.getsockname()[1]}/s"
+        self._thread = threading.Thread(target=self._run, daemon=True)
+
+    def __enter__(self) -> Self:
+        self._thread.start()
+        return self
+
+    def __exit__(self, *exc_info: object) -> None:
+        self._server.shutdown(socket.SHUT_RDWR)
+        self._server.close()
+        self._thread.join()
+
+    def _run(self) -> None:
+        with suppress(OSError):
+            while True:
+                connection, _ = self._server.accept()
+                with suppress(OSError), connection, connection.makefile("rwb") as stream:
+                    self._serve(stream)
+
+    def _serve(self, stream: BinaryIO) -> None:
+        port = ""
+        while request := stream.readline():
+            headers = dict(line.split(b": ", 1) for line in iter(stream.readline, b"\r\n"))
+            status, body, more = b"200 OK", b"", b""
+            if request.startswith(b"DESCRIBE"):
+                body = SDP
+            elif request.startswith(b"SETUP"):
+                wanted = headers[b"Transport"].strip()
+                if b"TCP" in wanted or self._clip is None:
+                    status = b"461 Unsupported Transport"
+                else:
+                    port = wanted.decode().partition("client_port=")[2].partition("-")[0]
+                    more = b"Session: 1\r\nTransport: %b;server_port=6000-6001\r\n" % wanted
+            head = b"RTSP/1.0 %b\r\nCSeq: %b\r\n" % (status, headers[b"CSeq"].strip())
+            stream.write(
+                head + more + b"Content-Type: application/sdp\r\nContent-Length: %d\r\n\r\n" % len(body) + body
+            )
+            stream.flush()
+            if request.startswith(b"PLAY"):
+                sender = [sys.executable, "-m", "tests.publisher.media.sender", f"rtp://127.0.0.1:{port}", "rtp"]
+                subprocess.run([*sender, str(self._clip)], check=True, timeout=LIMIT_S)
+
+
+def test_a_camera_that_sends_over_udp_only_is_read_over_udp(tmp_path: Path) -> None:
+    """It refuses TCP with 461. People are told, since packets may be lost now."""
+    with UdpCamera(make_clip(tmp_path / "clip.ts", audio=None)) as camera:
+        opened = Input.parse(camera.url).open(never)
+        assert opened.note == f"{camera.url} does not send over TCP: it is read over UDP, where packets may be lost"
+        with closing(opened.source) as source:
+            assert [stream.type for stream in source.streams.values()] == ["video"]
+            _, packet = next(iter(source.packets()))
+            assert packet.is_keyframe
+
+
+def test_a_camera_that_refuses_both_is_told_of() -> None:
+    """The line has both reasons. Whoever chose a way to send gets that one only."""
+    with UdpCamera(None) as camera:
+        with pytest.raises(InvalidInput, match=r"cannot read rtsp://127.* over TCP: .*; nor over UDP: ") as failure:
+            Input.parse(camera.url).open(never)
+        assert "--input-option" not in str(failure.value)
         with pytest.raises(InvalidInput, match="UDP only: --input-option rtsp_transport=udp"):
-            Input.parse(f"rtsp://127.0.0.1:{server.getsockname()[1]}/s").open(never)
-        camera.join()
+            Input.parse(camera.url, {"rtsp_transport": "tcp"}).open(never)
 
 
 def test_a_dead_source_is_given_up(monkeypatch: pytest.MonkeyPatch) -> None:
