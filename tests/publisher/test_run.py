@@ -211,7 +211,9 @@ def test_a_person_is_told_where_to_watch(has_pages: bool, monkeypatch: pytest.Mo
         async def main() -> None:
             task = asyncio.ensure_future(run(f"{root}/trickle/my cam", source, screen=Screen(said, width=500)))
             try:
-                await until(lambda: "watch it at" in said.getvalue() or any("watch" in r.path for r in server.records))
+                await until(
+                    lambda: "watch it at" in said.getvalue() or any("watch" in str(r.path) for r in server.records)
+                )
             finally:
                 source.over.set()
             await task

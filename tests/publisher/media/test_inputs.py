@@ -9,9 +9,10 @@ import sys
 import threading
 import time
 from contextlib import closing, suppress
+from io import BufferedRWPair
 from itertools import cycle
 from pathlib import Path
-from typing import BinaryIO, Self
+from typing import Self
 
 import pytest
 
@@ -205,7 +206,7 @@ class UdpCamera:
                 with suppress(OSError), connection, connection.makefile("rwb") as stream:
                     self._serve(stream)
 
-    def _serve(self, stream: BinaryIO) -> None:
+    def _serve(self, stream: BufferedRWPair) -> None:
         port = ""
         while request := stream.readline():
             headers = dict(line.split(b": ", 1) for line in iter(stream.readline, b"\r\n"))
