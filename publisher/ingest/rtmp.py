@@ -416,6 +416,8 @@ class Connection:
     def _media(self, type_: int, timestamp: int, payload: bytes) -> Iterator[Event]:
         if self._state is not _State.PUBLISHING or not payload:
             return
+        if type_ != _Type.METADATA:
+            _check_enhanced(type_, payload)
         header = b""
         if not self._has_header:
             self._has_header = True
@@ -458,6 +460,50 @@ def flv_tag(type_: int, timestamp: int, payload: bytes) -> bytes:
     time = (timestamp & 0xFFFFFF).to_bytes(3, "big") + bytes([timestamp >> 24])
     head = bytes([type_]) + len(payload).to_bytes(3, "big") + time + bytes(3)
     return head + payload + (len(head) + len(payload)).to_bytes(4, "big")
+
+
+# Enhanced RTMP: codecs by four characters, and several tracks of a kind.
+
+CODECS: Final = frozenset({b"avc1", b"hvc1", b"av01", b"vp09", b"mp4a", b".mp3", b"Opus", b"fLaC", b"ac-3", b"ec-3"})
+"""Codecs of enhanced RTMP that libavformat reads, and some container of segments carries."""
+
+_MULTITRACK: Final = {_Type.AUDIO: 5, _Type.VIDEO: 6}
+_MODIFIED: Final = 7
+"""Kinds of packets. Behind a modified one's additions, the next byte names the kind."""
+
+_WITH_CODEC: Final = frozenset({0, 1, 3})
+"""Kinds that begin with their codec: the decoder's parameters, and coded frames, with and without an own time."""
+
+
+def _check_enhanced(type_: int, payload: bytes) -> None:
+    """Refuse what one channel cannot carry. The message of an older encoder, and one that is cut off, passes.
+
+    Raises:
+        ProtocolError: it has several tracks of a kind, or a codec that nobody here knows.
+    """
+    first = payload[0]
+    if not (first & 0x80 if type_ == _Type.VIDEO else first >> 4 == 9):
+        return
+    kind, at = first & 0x0F, 1
+    while kind == _MODIFIED and at + 1 < len(payload):
+        size, at = payload[at] + 1, at + 1
+        if size == 256:  # the size itself follows
+            size, at = int.from_bytes(payload[at : at + 2], "big") + 1, at + 2
+        at += size
+        if at >= len(payload):
+            return
+        kind, at = payload[at] & 0x0F, at + 1
+    what = "video" if type_ == _Type.VIDEO else "audio"
+    if kind == _MULTITRACK[type_]:
+        raise ProtocolError(
+            f"the encoder sends several {what} tracks over one connection (multitrack), and a channel has one: switch "
+            "multitrack off (OBS: Settings, Stream), or send each to a stream key of its own"
+        )
+    codec = payload[at : at + 4]
+    is_command = type_ == _Type.VIDEO and first >> 4 & 7 == 5  # a seek begins or ends; it has no codec
+    if kind in _WITH_CODEC and not is_command and len(codec) == 4 and codec not in CODECS:
+        name = codec.decode("ascii", "replace")
+        raise ProtocolError(f"the encoder sends {what} in a codec that channels do not carry: {name!r}")
 
 
 # AMF 0, the encoding of commands.

@@ -342,3 +342,44 @@ def test_any_bytes_are_read_or_refused(data: bytes, is_publishing: bool) -> None
         except ProtocolError:
             outcomes.append(None)
     assert outcomes[0] == outcomes[1]
+
+
+TRACKS = "several (video|audio) tracks"
+
+
+@pytest.mark.parametrize(
+    ("type_", "payload", "message"),
+    [
+        (VIDEO, b"\x96\x00hvc1\x00x", TRACKS),
+        (AUDIO, b"\x95\x00Opus\x00x", TRACKS),
+        (VIDEO, b"\x97\x02abc\x06\x01avc1\x01x", TRACKS),  # behind a time in nanoseconds
+        (VIDEO, b"\x97\xff\x00\x01ab\x07\x00a\x06\x00avc1\x01x", TRACKS),  # behind a long addition, and another
+        (VIDEO, b"\x90vvc1x", "video in a codec that channels do not carry: 'vvc1'"),
+        (AUDIO, b"\x91\xff\xff\xff\xffx", "audio in a codec that channels do not carry"),
+    ],
+)
+def test_what_a_channel_cannot_carry_is_refused(type_: int, payload: bytes, message: str) -> None:
+    """Of enhanced RTMP: several tracks of a kind, and codecs that no segment has."""
+    with pytest.raises(ProtocolError, match=message):
+        publishing().receive(chunks(type_, 0, payload))
+
+
+@pytest.mark.parametrize(
+    ("type_", "payload"),
+    [
+        (VIDEO, b"\x90hvc1x"),
+        (VIDEO, b"\x91av01x"),
+        (VIDEO, b"\x97\x02abc\x01vp09x"),
+        (VIDEO, b"\x94hvc1x"),  # metadata of the picture, such as its colours
+        (VIDEO, b"\xd0\x00"),  # a seek
+        (AUDIO, b"\x91Opusx"),
+        (AUDIO, b"\xaf\x01x"),  # AAC, as all encoders send it
+        (VIDEO, b"\x17\x01\0\0\0x"),
+        (VIDEO, b"\x97"),  # cut off
+        (VIDEO, b"\x97\x02a"),
+        (VIDEO, b"\x91av"),
+    ],
+)
+def test_other_messages_pass(type_: int, payload: bytes) -> None:
+    """Those of enhanced RTMP with one track, of older encoders, and fragments, of which the demuxer decides."""
+    assert tags(publishing(), chunks(type_, 0, payload)) == [(type_, 0, payload)]

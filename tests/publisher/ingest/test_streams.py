@@ -283,6 +283,29 @@ def test_a_stream_that_cannot_be_published_is_refused(server: LocalServer, tmp_p
         ingest.shows("the server does not allow this")
 
 
+@pytest.mark.parametrize(("codec", "shown"), [("libx265", "hevc"), ("libsvtav1", "av1")])
+def test_newer_codecs_come_over_rtmp(server: LocalServer, tmp_path: Path, codec: str, shown: str) -> None:
+    """HEVC and AV1 by the four characters of enhanced RTMP; AV1 becomes fragmented MP4."""
+    clip = make_clip(tmp_path / "clip.flv", seconds=2.0, video=codec, audio=None)
+    with ingesting(server) as ingest, Encoder(ingest.port, shown) as encoder:
+        encoder.send(clip)
+        encoder.end()
+        ingest.shows(f"streams {shown} 64x64")
+        ingest.shows(f"{shown}: published")
+    data = b"".join(segments(server, shown))
+    assert decode(data, "mp4" if shown == "av1" else "mpegts").hashes == decode(clip).hashes
+
+
+def test_several_tracks_of_a_kind_are_refused(server: LocalServer, clip: Path) -> None:
+    """The encoder and the terminal are told; what came before is published."""
+    with ingesting(server) as ingest, Encoder(ingest.port, "tracks") as encoder:
+        encoder.send(clip)
+        ingest.shows("tracks: 127.0.0.1 streams h264")
+        encoder.socket.sendall(chunks(VIDEO, 0, b"\x96\x00avc1\x01x"))
+        assert b"several video tracks" in encoder.answer()
+        ingest.shows("127.0.0.1 is refused: the encoder sends several video tracks over one connection (multitrack)")
+
+
 def test_a_stream_that_begins_late_is_left_out(server: LocalServer, clip: Path) -> None:
     """Sound that comes more than a second after the picture: the picture is published."""
     with ingesting(server) as ingest, Encoder(ingest.port, "late") as encoder:
