@@ -6,8 +6,8 @@ import asyncio
 import re
 import shutil
 import subprocess
-from collections.abc import AsyncIterator, Iterator, Set
-from contextlib import asynccontextmanager
+from collections.abc import AsyncIterator, Callable, Iterator, Set
+from contextlib import asynccontextmanager, contextmanager
 from fnmatch import fnmatchcase
 from itertools import count
 from pathlib import Path
@@ -16,10 +16,12 @@ from typing import Final
 import httpx
 import pytest
 
+from tests.app.data_plane.test_players import Live
 from tests.support.local import LocalServer, local_server
 from tests.support.ports import free_port
 from tests.support.waiting import WITHIN_S, eventually
 from tricklecast import Publisher, Subscriber
+from tricklecast.app.data_plane.context import ParkedFor
 from tricklecast.app.tools.conformance.cases import CASES
 from tricklecast.app.tools.conformance.profiles import PROFILES
 from tricklecast.app.tools.conformance.runner import CaseOutcome, Runner
@@ -31,6 +33,8 @@ LONG_S: Final = (11.0, 70.0, 200.0)
 AT_ONCE_S: Final = 9.0
 """A busy machine may take a while; what this is to find took 10 s and more."""
 
+VIEWERS: Final = 100
+
 BINARIES: Final = {
     name: shutil.which(name, path="/usr/sbin:/usr/local/sbin") or shutil.which(name)
     for name in ("nginx", "haproxy", "caddy")
@@ -39,12 +43,16 @@ BINARIES: Final = {
 
 def configuration(name: str, port: int, server: int) -> str:
     """What the page says about a proxy, with these ports."""
-    pattern = rf"^## {name}$.*?^```\w*\n(.*?)^```"
-    found = re.search(pattern, PAGE.read_text(), re.MULTILINE | re.DOTALL | re.IGNORECASE)
-    assert found is not None, f"the page configures {name}"
-    text = found[1]
+    text = blocks(name)[0]
     assert "127.0.0.1:2939" in text
     return text.replace("127.0.0.1:2939", f"127.0.0.1:{server}").replace(PORTS[name][0], PORTS[name][1] % port)
+
+
+def blocks(section: str) -> list[str]:
+    """The pieces of configuration in a section of the page."""
+    found = re.search(rf"^## {section}$(.*?)^## ", PAGE.read_text(), re.MULTILINE | re.DOTALL | re.IGNORECASE)
+    assert found is not None, f"the page has the section {section}"
+    return re.findall(r"^```\w*\n(.*?)^```", found[1], re.MULTILINE | re.DOTALL)
 
 
 PORTS: Final = {
@@ -63,7 +71,8 @@ def command(name: str, folder: Path, text: str) -> list[str]:
             kinds = ("client_body", "proxy", "fastcgi", "uwsgi", "scgi")
             folders = "\n".join(f"{kind}_temp_path {folder}/{kind};" for kind in kinds)
             file.write_text(
-                f"daemon off; pid {folder}/pid; error_log stderr;\nevents {{}}\n"
+                # Its workers would be "nobody" otherwise, who cannot look into a test's folder.
+                f"user root;\ndaemon off; pid {folder}/pid; error_log stderr;\nevents {{}}\n"
                 f"http {{ access_log off; {folders}\n{text}}}\n"
             )
             return [binary, "-e", "stderr", "-p", str(folder), "-c", str(file)]
@@ -87,23 +96,39 @@ def proxy(
     request: pytest.FixtureRequest, server: LocalServer, tmp_path_factory: pytest.TempPathFactory
 ) -> Iterator[int]:
     """The port of a proxy in front of the server."""
-    name = request.param
+    port, name = free_port(), request.param
+    with running(name, port, tmp_path_factory.mktemp(name), configuration(name, port, server.port)):
+        yield port
+
+
+@contextmanager
+def running(name: str, port: int, folder: Path, text: str) -> Iterator[None]:
+    """Run a proxy with this configuration until the block ends."""
     if BINARIES[name] is None:
         pytest.skip(f"{name} is not installed")
-    folder = tmp_path_factory.mktemp(name)
-    port = free_port()
     with (folder / "said").open("wb") as said:
         process = subprocess.Popen(
-            command(name, folder, configuration(name, port, server.port)),
+            command(name, folder, text),
             stdout=said, stderr=said, env={"HOME": str(folder), "PATH": "/usr/bin:/bin"},
         )  # fmt: skip
     try:
         eventually(lambda: process.poll() is not None or reaches(port), what=f"{name} is there")
         assert process.poll() is None, (folder / "said").read_text()
-        yield port
+        yield
     finally:
         process.terminate()
         process.wait(WITHIN_S)
+
+
+@pytest.fixture
+def cache(server: LocalServer, tmp_path: Path) -> Iterator[int]:
+    """The port of an nginx that caches HLS."""
+    port = free_port()
+    outside, inside = blocks("A cache for HLS")
+    listen = f"listen 127.0.0.1:{port};"
+    text = configuration("nginx", port, server.port).replace(listen, f"{listen}\n{inside}")
+    with running("nginx", port, tmp_path, outside.replace("/var/cache/nginx", str(tmp_path)) + text):
+        yield port
 
 
 def reaches(port: int) -> bool:
@@ -278,6 +303,35 @@ def test_a_reader_that_leaves_is_forgotten(proxy: int, server: LocalServer, requ
             await asyncio.to_thread(eventually, lambda: not server.plane.registry.readers)
 
     asyncio.run(main())
+
+
+def test_many_viewers_behind_a_cache_are_one_request(cache: int, server: LocalServer) -> None:
+    """Of the next state of a playlist, of a part that is not there yet, and of a segment."""
+    film = f"film-{cache}"
+
+    async def all_get(names: list[str], publish: Callable[[], object] | None = None) -> None:
+        """Each of many viewers asks for each of these; what they wait for is published when the server is asked."""
+        before = len(server.records)
+        limits = httpx.Limits(max_connections=None)
+        async with httpx.AsyncClient(base_url=f"http://127.0.0.1:{cache}/trickle/{film}/", limits=limits) as client:
+            asked = [asyncio.create_task(client.get(name, timeout=WITHIN_S)) for _ in range(VIEWERS) for name in names]
+            if publish is not None:
+                waiting = server.plane.parked[ParkedFor.PLAYLIST]
+                await asyncio.to_thread(eventually, lambda: len(waiting) == len(names), what="the server is asked")
+                await asyncio.to_thread(publish)
+            answers = await asyncio.gather(*asked)
+        assert {answer.status_code for answer in answers} == {200}
+        assert len({answer.content for answer in answers}) == len(names)
+        paths = [f"/trickle/{film}/{name.partition('?')[0]}" for name in names]
+        assert sorted(record.path for record in server.records[before:] if record.path in paths) == sorted(paths)
+
+    with server.client() as target:
+        live = Live(target.channel(film))
+        for seq in range(3):
+            live.publish(seq)
+        playlist = live.playlist()
+        asyncio.run(all_get(["media.m3u8" + live.next_query(), playlist.hint], lambda: live.publish(3)))
+        asyncio.run(all_get([playlist.whole[-1].uri]))
 
 
 CLOSING: Final = {
