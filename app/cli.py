@@ -75,6 +75,7 @@ COMMANDS: Final = {
     "subscribe": Mount(
         "tricklecast.subscriber.command.cli", "subscribe", "Write a channel to a file, folder or pipe.", _LIVE
     ),
+    "clip": Mount("tricklecast.subscriber.command.cli", "clip", "Cut a file out of a channel's past.", _LIVE),
     "ingest": Mount(
         "tricklecast.publisher.ingest.cli", "ingest", "Publish the streams of encoders (RTMP, SRT).", _LIVE
     ),

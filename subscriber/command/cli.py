@@ -1,4 +1,4 @@
-"""The commands ``tricklecast subscribe`` and ``tricklecast channels``: their options.
+"""The commands ``tricklecast subscribe``, ``clip`` and ``channels``: their options.
 
 The module imports no client before a command runs, so that ``--help`` is quick.
 """
@@ -6,7 +6,9 @@ The module imports no client before a command runs, so that ``--help`` is quick.
 from __future__ import annotations
 
 import sys
+import time
 from functools import partial
+from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Final, Literal
 
 import typer
@@ -168,6 +170,50 @@ async def subscribe(
         raise
     lost = totals.missed + (totals.truncated + totals.broken if fail_on == "loss" else 0)
     if lost and fail_on != "never":
+        raise typer.Exit(LOSS_EXIT_CODE)
+
+
+@with_credentials
+async def clip(
+    url: ChannelUrls,
+    output: Annotated[
+        Path,
+        option("FILE", "The file: .mp4, .m4v, .mov, .m4a, .mkv or .mka. It is replaced.", "--output", "-o"),
+    ],
+    since: Annotated[
+        str,
+        option("TIME", "Begin with what was published this long ago (10m, 90s), or at 2026-11-23T18:00:00.", "--since"),
+    ],
+    until: Annotated[str, option("TIME", "End with what was published then. 0s is now.", "--until")] = "0s",
+    credentials: Credentials = NO_CREDENTIALS,
+) -> None:
+    """Cut a file out of what a channel has carried, as far back as its server keeps it.
+
+    The clip begins with the segment, and so with a key picture, that was on its way at --since, and ends with that of
+    --until: a line says how much longer it is. Nothing is encoded anew. The file appears when it is complete; a run
+    that fails or is stopped leaves none, and the old file of that name stays.
+
+    Exit codes: 0 done; 1 an error, and no file; 2 wrong usage; 3 done, but parts of that time are missing: lines say
+    which; 130 Ctrl-C; 143 SIGTERM.
+
+    Examples:
+
+    \b
+      URL=http://localhost:2939/trickle/cam
+      tricklecast clip $URL -o goal.mp4 --since 90s --until 60s
+      tricklecast clip $URL -o last-hour.mkv --since 1h
+    """
+    from tricklecast.subscriber.command.clip import Clip, Moment, run
+
+    begin, end = checked("--since", Moment.parse, since), checked("--until", Moment.parse, until)
+    now_at = time.time()
+    if end.on(now_at) <= begin.on(now_at):
+        raise typer.BadParameter(f"the clip would end before it begins: --since {since}", param_hint="--until")
+    try:
+        is_whole = await run(Clip(url, output, begin, end, credentials.tls, credentials.auth))
+    except ChannelNotFound as error:
+        raise no_channel(error, url) from error
+    if not is_whole:
         raise typer.Exit(LOSS_EXIT_CODE)
 
 

@@ -53,7 +53,7 @@ async def start_since(url: str, ago_s: float, tls: ssl.SSLContext | None = None,
     Raises:
         TrickleError: as :func:`~tricklecast.trickle.client.listing.fetch_channels`.
     """
-    response = await _segments(url, f"since={ago_s * 1000:.0f}ms&limit=1", tls, auth)
+    response = await segments_of(url, f"since={ago_s * 1000:.0f}ms&limit=1", tls, auth)
     match response.status_code, json_of(response):
         case 200, {"epoch": int(epoch), "segments": [{"seq": int(seq)}, *_]}:
             return f"{seq}@{epoch}"
@@ -74,7 +74,7 @@ async def newest_began(url: str, tls: ssl.SSLContext | None = None, auth: Bearer
         The time, on the monotonic clock; ``None`` if the server does not say, or there is none of the last minute.
     """
     try:
-        response = await _segments(url, f"since={NEWEST_S:.0f}s", tls, auth)
+        response = await segments_of(url, f"since={NEWEST_S:.0f}s", tls, auth)
     except TrickleError:
         return None
     match response.status_code, json_of(response):
@@ -83,8 +83,15 @@ async def newest_began(url: str, tls: ssl.SSLContext | None = None, auth: Bearer
     return None
 
 
-async def _segments(url: str, query: str, tls: ssl.SSLContext | None, auth: Bearer | None) -> httpx.Response:
-    """Ask the first node that can be reached."""
+async def segments_of(url: str, query: str, tls: ssl.SSLContext | None, auth: Bearer | None) -> httpx.Response:
+    """Ask the first node that can be reached for segments of a channel.
+
+    Args:
+        query: of the route that lists them.
+
+    Raises:
+        TrickleError: no node can be reached.
+    """
     urls = split_urls(url)
     route = f"{ROUTE}/{quote(channel_urls(url)[0].channel, safe='')}/segments?{query}"
     for one in urls[:-1]:

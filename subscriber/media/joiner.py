@@ -585,6 +585,11 @@ class JoinedFile(Output):
         self._spool: SpooledTemporaryFile[bytes] | None = None
         self._segment: Segment | None = None
 
+    @property
+    def files(self) -> tuple[Path, ...]:
+        """The files so far: the one that was named, and one more for each change of the media."""
+        return tuple(self._joiner.files)
+
     async def begin(self, segment: Segment) -> None:
         """A segment begins; one that was not ended counts as cut short."""
         await to_thread.run_sync(self._add, False)

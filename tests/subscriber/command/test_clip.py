@@ -1,0 +1,205 @@
+"""``tricklecast clip`` against a real server: which segments it takes, what it says, and what is left of a failure."""
+
+from __future__ import annotations
+
+import io
+import os
+import signal
+import subprocess
+import time
+from collections.abc import Iterator
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any
+
+import httpx
+import pytest
+
+from tests.publisher.media.clips import Decoded, decode, make_clip
+from tests.subscriber.fake import run as in_loop
+from tests.support.forked import command_of, forked
+from tests.support.local import LocalServer, local_server
+from tests.support.segments import cut
+from tests.support.waiting import WITHIN_S, eventually
+from tricklecast.app.tools.conformance.target import RemoteChannel
+from tricklecast.subscriber.command import clip as clips
+from tricklecast.subscriber.command.clip import Clip, Moment, run
+from tricklecast.trickle.errors import ChannelNotFound, InvalidInput, TrickleError
+from tricklecast.trickle.terminal import Screen
+
+GOP = 25
+LONG_AGO, NOW = Moment(3600.0), Moment()
+
+
+@pytest.fixture(scope="module")
+def server() -> Iterator[LocalServer]:
+    """One server for all; each test has a channel of its own. It keeps three segments."""
+    with local_server(channel_drain_s=3600, window_segments=3) as running:
+        yield running
+
+
+@pytest.fixture(scope="module")
+def film(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Four groups of pictures, and a tone."""
+    return make_clip(tmp_path_factory.mktemp("clips") / "clip.mp4", seconds=4)
+
+
+@pytest.fixture(scope="module")
+def wanted(film: Path) -> Decoded:
+    """What is in it."""
+    return decode(film)
+
+
+def clipped(server: LocalServer, channel: str, path: Path, since: Moment, until: Moment = NOW) -> tuple[bool, str]:
+    """Make a clip: whether it is whole, and what was said."""
+    said = io.StringIO()
+
+    async def main() -> bool:
+        url = f"http://127.0.0.1:{server.port}/trickle/{channel}"
+        return await run(Clip(url, path, since, until), Screen(said))
+
+    return in_loop(main), said.getvalue()
+
+
+def published(server: LocalServer, name: str, *segments: bytes) -> list[dict[str, Any]]:
+    """A channel with these segments: how the server lists those that it still has."""
+    with server.client() as target:
+        channel = target.channel(name)
+        channel.create("video/mp2t")
+        channel.publish(0, *segments)
+        return listed(server, name)
+
+
+def listed(server: LocalServer, name: str) -> list[dict[str, Any]]:
+    """The server's list."""
+    answer = httpx.get(f"http://127.0.0.1:{server.port}/api/v1/channels/{name}/segments")
+    found: list[dict[str, Any]] = answer.json()["segments"]
+    return found
+
+
+def at(text: str) -> Moment:
+    """The moment that a list names."""
+    return Moment(at=datetime.fromisoformat(text).timestamp())
+
+
+def test_a_clip_has_the_segments_of_its_time(server: LocalServer, film: Path, wanted: Decoded, tmp_path: Path) -> None:
+    """Whole, from that of the begin to that of the end; the file is complete, and alone in its folder."""
+    _, second, third = published(server, "some", *cut(film)[:3])
+    path = tmp_path / "some.mp4"
+    is_whole, said = clipped(server, "some", path, at(second["closed_at"]), at(third["opened_at"]))
+    assert is_whole
+    assert decode(path).hashes["video"] == wanted.hashes["video"][GOP : 3 * GOP]
+    begin, end = said.splitlines()
+    assert "before --since, with a key picture, and ends" in begin
+    assert end.startswith(f"{path}: 2 segments (")
+    assert os.listdir(tmp_path) == ["some.mp4"]
+
+
+def test_a_clip_of_everything_ends_now(server: LocalServer, film: Path, wanted: Decoded, tmp_path: Path) -> None:
+    """A channel that began after --since is told of, and nothing is missing."""
+    published(server, "all", *cut(film)[:3])
+    is_whole, said = clipped(server, "all", tmp_path / "all.mkv", LONG_AGO)
+    assert is_whole
+    assert "after --since, when the channel goes on, and ends with the newest segment" in said
+    assert decode(tmp_path / "all.mkv").hashes["video"] == wanted.hashes["video"][: 3 * GOP]
+
+
+def test_what_the_server_no_longer_has_is_missing(
+    server: LocalServer, film: Path, wanted: Decoded, tmp_path: Path
+) -> None:
+    """The file has the rest, and the command says so."""
+    published(server, "old", *cut(film))
+    is_whole, said = clipped(server, "old", tmp_path / "old.mp4", LONG_AGO)
+    assert not is_whole
+    assert said.startswith("warning: the server has nothing older: the clip begins 3")
+    assert decode(tmp_path / "old.mp4").hashes["video"] == wanted.hashes["video"][GOP:]
+
+
+def test_a_segment_under_way_is_waited_for(
+    server: LocalServer, film: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """For a while; then the clip ends in it."""
+    monkeypatch.setattr(clips, "UNDER_WAY_S", 0.2)
+    first, second = cut(film)[:2]
+    with server.client() as target:
+        channel: RemoteChannel = target.channel("open")
+        channel.create("video/mp2t")
+        channel.publish(0, first)
+        channel.started(1, second[: len(second) // 2])
+        is_whole, said = clipped(server, "open", tmp_path / "open.mp4", LONG_AGO)
+    assert is_whole
+    assert "segment 1 is still being written: the clip ends in it" in said
+    assert GOP < len(decode(tmp_path / "open.mp4").hashes["video"]) < 2 * GOP
+
+
+@pytest.mark.parametrize(
+    ("since", "until", "why"),
+    [
+        (Moment(at=time.time() + 3600), Moment(at=time.time() + 7200), "its newest segment is older"),
+        (Moment(7200.0), LONG_AGO, "has nothing of that time: it goes on"),
+    ],
+)
+def test_a_time_of_which_there_is_nothing_makes_no_file(
+    server: LocalServer, film: Path, tmp_path: Path, since: Moment, until: Moment, why: str
+) -> None:
+    """Neither a new one, nor in place of the old one."""
+    published(server, f"nothing-{until.at is None}", cut(film)[0])
+    path = tmp_path / "film.mp4"
+    path.write_bytes(b"old")
+    with pytest.raises(TrickleError, match=why):
+        clipped(server, f"nothing-{until.at is None}", path, since, until)
+    assert path.read_bytes() == b"old"
+    assert os.listdir(tmp_path) == ["film.mp4"]
+
+
+def test_what_cannot_be_clipped_is_said(server: LocalServer, tmp_path: Path) -> None:
+    """A channel that does not exist, one without media, and a file that is no media."""
+    with pytest.raises(ChannelNotFound):
+        clipped(server, "missing", tmp_path / "film.mp4", LONG_AGO)
+    with pytest.raises(InvalidInput, match=r"it ends with \.mp4"):
+        clipped(server, "missing", tmp_path / "film.ts", LONG_AGO)
+    published(server, "text", b"no media")
+    with pytest.raises(TrickleError, match="no media that can be put into"):
+        clipped(server, "text", tmp_path / "film.mp4", LONG_AGO)
+    assert os.listdir(tmp_path) == []
+
+
+@pytest.mark.parametrize(("since", "until", "code"), [("1h", "0s", 0), ("10m", "1h", 2), ("soon", "0s", 2)])
+def test_the_command_ends_with_a_code(
+    server: LocalServer, film: Path, tmp_path: Path, since: str, until: str, code: int
+) -> None:
+    """Its options are times before now, or moments; a clip ends behind its begin."""
+    published(server, f"code-{since}", cut(film)[0])
+    url = f"http://127.0.0.1:{server.port}/trickle/code-{since}"
+    command = forked("clip", url, "-o", tmp_path / "x.mp4", "--since", since, "--until", until)
+    done = subprocess.run(command, capture_output=True, text=True, timeout=WITHIN_S, check=False)
+    assert done.returncode == code, done.stderr
+    assert (tmp_path / "x.mp4").exists() is (code == 0)
+
+
+def test_a_clip_that_is_stopped_leaves_nothing(server: LocalServer, film: Path, tmp_path: Path) -> None:
+    """Ctrl-C while a segment is waited for: no file, and none under another name."""
+    first, second = cut(film)[:2]
+    with server.client() as target:
+        channel: RemoteChannel = target.channel("stopped")
+        channel.create("video/mp2t")
+        channel.publish(0, first)
+        channel.started(1, second[: len(second) // 2])
+        url = f"http://127.0.0.1:{server.port}/trickle/stopped"
+        with subprocess.Popen(
+            forked("clip", url, "-o", tmp_path / "x.mp4", "--since", "1h"), stderr=subprocess.PIPE
+        ) as process:
+            eventually(lambda: os.listdir(tmp_path))
+            os.kill(command_of(process.pid), signal.SIGINT)
+            assert process.wait(WITHIN_S) == 130
+    assert os.listdir(tmp_path) == []
+
+
+def test_moments_are_read() -> None:
+    """A time before now, or a date with a time, of this place or of the zone that it names."""
+    assert Moment.parse("90s") == Moment(90.0)
+    assert Moment.parse("2026-11-23T18:00:00Z").at == datetime(2026, 11, 23, 18, tzinfo=UTC).timestamp()
+    assert Moment.parse("2026-11-23T18:00:00").at == datetime(2026, 11, 23, 18).timestamp()
+    assert Moment(at=0.25).query == "1970-01-01T00:00:00.250000Z"
+    with pytest.raises(ValueError, match="use a time before now"):
+        Moment.parse("soon")
