@@ -10,7 +10,7 @@ from typing import ClassVar, Final
 from urllib.parse import quote
 
 from tricklecast.app.content_coding import takes_gzip
-from tricklecast.app.core.results import Refusal
+from tricklecast.app.core.results import Cause, Refusal
 from tricklecast.app.core.segment import Segment
 from tricklecast.app.core.storm_guard import ReplyKind
 from tricklecast.app.data_plane.context import DataPlane, ParkedFor
@@ -169,11 +169,10 @@ def _find(found: Packager, media: Media) -> bytes | tuple[Segment, int, int] | N
 def _packager(connection: Caller, request: Request, route: Route) -> Packager | Reply | Parked:
     """The packager of the channel; or a response, or a wait for the channel's first segment."""
     plane = connection.plane
-    channel = plane.registry.find(route.channel)
-    if isinstance(channel, Refusal):
-        reply = refusal_reply(channel, route.op, plane.jitter)
-        return delay(connection, request, route, kind_of(channel), 0, answer_player) or reply
-    found = plane.packagers.of(channel)
+    found = _followed(plane, route.channel)
+    if isinstance(found, Refusal):
+        reply = refusal_reply(found, route.op, plane.jitter)
+        return delay(connection, request, route, kind_of(found), 0, answer_player) or reply
     if found.ready:
         return found
     if found.unsuited:
@@ -189,6 +188,15 @@ def _packager(connection: Caller, request: Request, route: Route) -> Packager | 
     return delay(connection, request, route, ReplyKind.MISSING, 0, answer_player) or noted(
         request, plane.registry, route, reply
     )
+
+
+def _followed(plane: DataPlane, name: str) -> Packager | Refusal:
+    """The packager of the channel of this name, or else of the last one, if storage has it."""
+    channel = plane.registry.find(name)
+    if not isinstance(channel, Refusal):
+        return plane.packagers.of(channel)
+    past = plane.packagers.of_past(name) if channel.why is Cause.NOT_FOUND else None
+    return channel if past is None else past
 
 
 def _await(connection: Caller, request: Request, route: Route, found: Packager, wait_s: float) -> Parked | None:

@@ -240,6 +240,14 @@ class StoredChannel:
             entry = self.entries[one := self.seqs[at]]
             yield SegmentSummary(one, entry.state, entry.size, entry.opened_us, entry.closed_us, entry.crc)
 
+    @property
+    def restored(self) -> Restored:
+        """The channel, as it comes back after a restart."""
+        row = self.row
+        return Restored(
+            row.name, row.epoch, row.content_type, row.next_seq, to_time(row.created_us), playlist=self.playlist
+        )
+
     # For replays: see SegmentStore.
 
     @property
@@ -420,9 +428,7 @@ class Archive:
         """
         now_us, limits = self.wall_us(), registry.limits
         for stored in list(self.latest.values()):
-            row = stored.row
-            created_at = to_time(row.created_us)
-            restored = Restored(row.name, row.epoch, row.content_type, row.next_seq, created_at, stored.playlist)
+            row, restored = stored.row, stored.restored
             if row.ended_us is None:
                 registry.restore(restored._replace(copied=stored.copied), now)
                 continue
@@ -454,6 +460,13 @@ class Archive:
     def refuses(self) -> bool:
         """All POSTs are refused at present."""
         return self.failed is not None and self.on_full is OnDiskFull.REFUSE
+
+    def past(self, name: str) -> tuple[Restored, StoredChannel] | None:
+        """The last channel of that name, if it has ended and there are segments of it."""
+        stored = self.latest.get(name)
+        if stored is None or stored.row.ended_us is None or not (stored.seqs or stored.taps):
+            return None
+        return stored.restored, stored
 
     def last_epoch(self, name: str) -> int:
         """The epoch of the last channel of that name; 0 if there was none."""
