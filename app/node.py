@@ -247,12 +247,11 @@ class Node:
             node=self.name,
             authorizer=self.access.authorizer,
             durability=self.archive,
+            past=None if self.archive is None else self.archive.past,
             witness=events,
             numbers=None if worker is None else worker.numbers(),
             admission=None if shares is None else shares.admission,
         )
-        if self.archive is not None:
-            self.plane.packagers.stored = self.archive.past
         self.member: Member | None = None  # of no cluster
         if settings.cluster:
             self.member = _member(settings, self.name, sockets.main, self.plane)

@@ -40,7 +40,7 @@ LAYERS: dict[str, tuple[str, ...]] = {
     "core": ("core",),
     # It waits for a disk that may never answer.
     "storage": ("core", "storage", "clock", "daemon_thread"),
-    "data_plane": ("core", "storage", "data_plane", "hls", "replication", "clock", "settings"),
+    "data_plane": ("core", "storage", "data_plane", "hls", "replication", "clock", "content_coding", "settings"),
     "replication": ("core", "replication", "clock", "encoding"),
     "hls": ("core", "hls"),
     "http1": ("core", "data_plane", "http1"),
@@ -63,7 +63,18 @@ LAYERS: dict[str, tuple[str, ...]] = {
         "data_plane.upload",
     ),
     # Pages and what they show: they read everything, and change nothing.
-    "web": ("changes", "core", "data_plane", "control_plane", "http1", "encoding", "settings", "usage", "web"),
+    "web": (
+        "changes",
+        "content_coding",
+        "core",
+        "data_plane",
+        "control_plane",
+        "http1",
+        "encoding",
+        "settings",
+        "usage",
+        "web",
+    ),
     # It decides for both planes, and answers in their words.
     "access": ("encoding", "access", "core", "data_plane", "control_plane.middleware"),
 }

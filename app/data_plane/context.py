@@ -47,6 +47,7 @@ from tricklecast.app.data_plane.responses import EXPIRED, REVOKED, Reply
 from tricklecast.app.data_plane.routing import Route, Router
 from tricklecast.app.data_plane.scheduling import Peer, Turns
 from tricklecast.app.hls.packager import Packagers
+from tricklecast.app.hls.past import PastChannels
 from tricklecast.app.replication.sending import Sending
 from tricklecast.trickle.records import AccessRecord, Figures
 
@@ -220,6 +221,7 @@ class DataPlane:
         node: this server's name in the records.
         authorizer: decides about requests; ``None``: every request may do everything.
         durability: storage, if there is any.
+        past: finds channels in it that have ended.
         witness: takes note of refusals, if there is one.
         numbers: of the connections, in their order.
         admission: of connections and requests; ``None``: by the limits of the registry.
@@ -238,6 +240,7 @@ class DataPlane:
         node: str | None = None,
         authorizer: Authorizer | None = None,
         durability: Durability | None = None,
+        past: PastChannels | None = None,
         witness: Witness | None = None,
         numbers: Iterator[int] | None = None,
         admission: Admission | None = None,
@@ -265,7 +268,7 @@ class DataPlane:
         )
         self.pacing = Pacing(options.publisher_wait_s, self.fault)
         self.feeds = Sending(registry)
-        self.packagers = Packagers(registry, lambda: self.clock(), to_us, self._soon)
+        self.packagers = Packagers(registry, lambda: self.clock(), to_us, self._soon, past)
         self.connection_numbers = numbers or count(1)
         self.connections: set[Peer] = set()  # all open ones
         self.parsers = 0  # of connections: those that read a request, and some that wait

@@ -35,12 +35,12 @@ from typing import Final, Protocol
 from tricklecast.app.core.copies import Copy
 from tricklecast.app.core.facts import MAX_MARK
 from tricklecast.app.core.limits import Limit
-from tricklecast.app.core.registry import Registry, Restored
+from tricklecast.app.core.registry import Registry
 from tricklecast.app.core.results import Cause, Refusal
 from tricklecast.app.core.rules import OwnedChannel
 from tricklecast.app.core.segment import COMPLETE, SKIPPED, Segment
-from tricklecast.app.core.state import Channel, Found, Ready, Retained
-from tricklecast.app.hls.past import past_channel
+from tricklecast.app.core.state import Channel, Found, Ready
+from tricklecast.app.hls.past import PastChannels, past_channel
 from tricklecast.app.hls.rendered import NOTHING, Rendered
 from tricklecast.app.hls.timeline import Mark, Timeline
 from tricklecast.app.hls.units import Scanner, scanner
@@ -468,6 +468,7 @@ class Packagers:
 
     Args:
         registry, clock, to_us, defer: as for :class:`Packager`.
+        past: finds channels in storage that have ended.
     """
 
     def __init__(
@@ -476,10 +477,10 @@ class Packagers:
         clock: Callable[[], float],
         to_us: Callable[[float], int],
         defer: Callable[[Callable[[], None]], object],
+        past: PastChannels | None = None,
     ) -> None:
         self._registry, self._clock, self._to_us, self._defer = registry, clock, to_us, defer
-        # Finds the last channel of a name in storage, and its segments, if it has ended.
-        self.stored: Callable[[str], tuple[Restored, Retained] | None] = lambda _: None
+        self._find_past = past
         self._packagers: dict[str, Packager] = {}  # by the channel's name
         self._past: OrderedDict[str, Channel] = OrderedDict()  # that have ended and drained, in the order of requests
         # By the channel's name, the media and discontinuity sequence numbers behind all that are used.
@@ -513,7 +514,7 @@ class Packagers:
         Returns:
             ``None``: storage has nothing of it. A refusal: players wait for too many other ones.
         """
-        stored = self.stored(name)
+        stored = None if self._find_past is None else self._find_past(name)
         if stored is None:
             return None
         about, segments = stored

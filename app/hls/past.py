@@ -8,9 +8,15 @@ which the channel has ended, under the same names and numbers.
 
 from __future__ import annotations
 
+from collections.abc import Callable
+from typing import TypeAlias
+
 from tricklecast.app.core.registry import Registry, Restored
 from tricklecast.app.core.state import Channel, Retained
 from tricklecast.trickle.wire import NO_LIFE
+
+PastChannels: TypeAlias = Callable[[str], tuple[Restored, Retained] | None]
+"""Finds the last channel of a name in storage, and its segments, if it has ended."""
 
 
 def past_channel(registry: Registry, about: Restored, segments: Retained, now: float) -> Channel:
