@@ -30,7 +30,7 @@ from tricklecast.trickle.wire import (
 CONTROL_PLANE: Final = frozenset(
     (
         *("api", "metrics", "healthz", "readyz", "docs", "redoc", "openapi.json", "favicon.ico"),
-        *("dashboard", "watch", "publish", "static"),  # web pages and their files
+        *("dashboard", "wall", "watch", "publish", "static"),  # web pages and their files
     )
 )
 """First path segments of the control plane. With base path ``/`` no channel can have one of these names."""

@@ -29,7 +29,7 @@ from tricklecast.trickle.paths import parse_channel
 if TYPE_CHECKING:
     import jinja2
 
-OPEN_PATHS: Final = ("/", "/publish", "/docs")
+OPEN_PATHS: Final = ("/", "/wall", "/publish", "/docs")
 OPEN_BELOW: Final = ("/static/", "/watch/", "/api/v1/reports/")
 """Paths that need no token: those of pages and their files, and of storm reports, which need a ticket instead."""
 
@@ -168,6 +168,11 @@ def pages_router(settings: Settings, pages: Pages) -> APIRouter:
             raise HTTPException(400, str(error)) from None
         # Any page may embed the player: it changes nothing on the server.
         return pages.render("watch.html", {"frame-ancestors": "*"}, channel=name)
+
+    @router.head("/wall")
+    @router.get("/wall")
+    async def wall() -> Response:
+        return pages.render("wall.html")
 
     @router.head("/publish")
     @router.get("/publish")

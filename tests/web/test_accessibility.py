@@ -14,6 +14,8 @@ from tests.support.server import RunningServer, serve
 LOOKS = {"light": (1280, 800), "dark": (390, 844)}
 """The colour scheme, and the size of a wide window or a telephone."""
 
+PAGES = ("/", "/wall", "/publish", "/watch/messages", "/watch/bytes", "/watch/none", "/nothing")
+
 
 @pytest.fixture(scope="module")
 def server() -> Iterator[RunningServer]:
@@ -27,7 +29,7 @@ def server() -> Iterator[RunningServer]:
 
 
 @pytest.mark.parametrize("scheme", LOOKS)
-@pytest.mark.parametrize("path", ["/", "/publish", "/watch/messages", "/watch/bytes", "/watch/none", "/nothing"])
+@pytest.mark.parametrize("path", PAGES)
 def test_a_page_can_be_used_by_all(server: RunningServer, tabs: Callable[..., Watched], path: str, scheme: str) -> None:
     """In light and dark colours, on a wide window and on a telephone, which need not scroll sideways."""
     width, height = LOOKS[scheme]

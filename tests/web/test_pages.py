@@ -20,7 +20,7 @@ from tricklecast.app.web.assets import FOLDER
 ROOT = Path(__file__).parents[2]
 NPM = ROOT / ".venv" / "npm"
 HTML = {"Accept": "text/html"}
-PAGES = ("/", "/publish", "/docs", "/watch/cam")
+PAGES = ("/", "/wall", "/publish", "/docs", "/watch/cam")
 TOKEN = "a-token-of-32-characters-or-more"
 
 

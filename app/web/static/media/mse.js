@@ -53,6 +53,8 @@ export class MseSink {
     this.headBytes = 0;
     /** @private the beginning is not looked at before it has this size */
     this.lookAt = 0;
+    /** Whether the sound is not wanted. */
+    this.isMute = false;
     /** The codec of the sound that is left out, since the browser cannot decode it; else empty. */
     this.deaf = "";
     /** @private takes the sound out @type {SilentMp4 | null} */
@@ -187,7 +189,7 @@ export class MseSink {
   playable(mime, tracks) {
     this.silencer = null;
     this.deaf = "";
-    if (this.container !== "mp4" || MediaSource.isTypeSupported(mime)) return [mime, tracks];
+    if (this.container !== "mp4" || (!this.isMute && MediaSource.isTypeSupported(mime))) return [mime, tracks];
     const pictures = tracks.filter(({ kind }) => kind === "video");
     const alone = mimeOf("mp4", pictures);
     if (!pictures.length || pictures.length === tracks.length || !MediaSource.isTypeSupported(alone)) return [mime, tracks];

@@ -67,7 +67,7 @@ export class TsSink {
     this.failure = null;
     /** The codec of the sound that is left out, since the browser cannot decode it; else empty. */
     this.deaf = "";
-    /** @private takes the sound out @type {SilentTs | null} */
+    /** Takes the sound out; null if it is played. @type {SilentTs | null} */
     this.silencer = null;
     /** @private the player has failed. The next segment destroys it: it still runs while it reports the error. */
     this.broken = false;
