@@ -73,7 +73,7 @@ def test_a_new_segment_makes_a_new_picture(server: LocalServer, tab: Watched, tm
     wait_for(page, DRAWN, arg="cam")
     post(server, "cam", 1, segments[1])
 
-    def read() -> list[int | None]:
+    def read() -> list[int]:
         return sorted({record.rseq for record in server.records if record.op == Op.READ and record.rseq is not None})
 
     eventually(lambda: read() == [0, 1], what="both segments are read")
