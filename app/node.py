@@ -67,13 +67,14 @@ from tricklecast.app.control_plane.api import (
 )
 from tricklecast.app.control_plane.changes import changes_router
 from tricklecast.app.control_plane.middleware import CheckHost, CheckOrigin, LimitRequests, RecordRequests
+from tricklecast.app.control_plane.readers import readers_router
 from tricklecast.app.core.facts import ChannelCreated, ChannelEnded, Journal
 from tricklecast.app.core.limits import Limits
 from tricklecast.app.core.registry import Registry
 from tricklecast.app.core.window import Budget
 from tricklecast.app.data_plane.context import DataPlane, RecordSink
 from tricklecast.app.listener import is_loopback
-from tricklecast.app.masking import mask_for
+from tricklecast.app.masking import Mask, mask_for
 from tricklecast.app.metrics import Metrics, metrics_router, metrics_text
 from tricklecast.app.mirror.destination import ServerDestination
 from tricklecast.app.mirror.routes import mirror_router
@@ -178,7 +179,8 @@ class Node:
         loop = asyncio.get_running_loop()
         self.sockets = sockets
         self.name = settings.node or socket.gethostname()
-        self.log = _access_log(settings, self.name, worker)  # None: the settings name no file
+        self.mask = mask_for(settings.log_ips, None if worker is None else worker.log.key)  # of addresses
+        self.log = _access_log(settings, self.name, worker, self.mask)  # None: the settings name no file
         self._show = show
         self._activity = None if show is None else Activity(loop.time)
         folder, number = settings.data_dir, 0 if worker is None else worker.number
@@ -304,7 +306,9 @@ class Node:
             ]
         face = None  # of the cluster
         if (member := self.member) is not None:
-            face = Face(self.plane, overview, changes, member.peers, member.directory, member.cluster, member.moving)
+            face = Face(
+                self.plane, overview, changes, member.peers, member.directory, member.cluster, member.moving, self.mask
+            )
             overview = face.overview
             self._followers.append(face.changes)
         # The application for everything outside the base path.
@@ -449,6 +453,7 @@ def _control_plane(node: Node, overview: Overview, face: Face | None = None) -> 
     )
     routers = [
         channels_router(plane, overview),
+        readers_router(plane, node.mask),
         changes_router(plane, bus.changes if face is None else face.changes),
         health_router(overview.troubles),
         metrics_router(overview.metrics),
@@ -486,7 +491,7 @@ def _member(settings: Settings, name: str, listener: socket.socket, plane: DataP
     return Member(settings, name, listener, plane)
 
 
-def _access_log(settings: Settings, node: str, worker: Worker | None) -> AccessLog | None:
+def _access_log(settings: Settings, node: str, worker: Worker | None, mask: Mask | None) -> AccessLog | None:
     if settings.access_log is None:
         return None
     log = AccessLog(
@@ -496,7 +501,7 @@ def _access_log(settings: Settings, node: str, worker: Worker | None) -> AccessL
         max_age_s=settings.access_log_max_age_s,
         files=settings.access_log_files,
         queue=settings.access_log_queue if worker is None else -(-settings.access_log_queue // worker.count),
-        mask=mask_for(settings.log_ips, None if worker is None else worker.log.key),
+        mask=mask,
         share=None if worker is None else worker.log,
         worker=None if worker is None else worker.number,
     )

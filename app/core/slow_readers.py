@@ -29,6 +29,7 @@ class Cut(StrEnum):
     STILL = "standing_still"
     MEMORY = "memory"
     STORAGE = "storage"
+    DELETED = "deleted"  # an operator has ended it
 
 
 @dataclass(slots=True)

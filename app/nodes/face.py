@@ -54,9 +54,11 @@ from tricklecast.app.control_plane.middleware import (
     everything,
     refuse,
 )
+from tricklecast.app.control_plane.readers import readers_router
 from tricklecast.app.data_plane.context import DataPlane
 from tricklecast.app.data_plane.responses import Reply
 from tricklecast.app.encoding import encode
+from tricklecast.app.masking import Mask
 from tricklecast.app.nodes.changes import ClusterChanges
 from tricklecast.app.nodes.routes import Moves, NodeModel, NodesModel, nodes_router
 from tricklecast.app.workers.facts import answer_facts
@@ -142,7 +144,7 @@ class Face:
 
     Args:
         plane, own, changes: of this node. peers: its name. directory: knows the nodes. cluster: claims channels.
-        moving: moves channels of this node.
+        moving: moves channels of this node. mask: of readers' addresses; ``None``: they are shown.
 
     Attributes:
         overview, changes: of the cluster. nodes: the routes about nodes.
@@ -158,7 +160,9 @@ class Face:
         directory: Directory,
         cluster: Cluster,
         moving: Moves,
+        mask: Mask | None,
     ) -> None:
+        self._mask = mask  # of addresses of readers
         self._plane, self._own, self._peers, self._directory, self._cluster = plane, own, peers, directory, cluster
         self.questions: NodeQuestions = cluster.feeds.questions
         self.overview = NodesOverview(self, own, cluster)
@@ -309,7 +313,7 @@ class Face:
     def _application(self) -> ASGIApp:
         """The application for requests that another node passes on: channels and nodes, as this node alone has them."""
         api = FastAPI(openapi_url=None)
-        routers = [channels_router(self._plane, self._own), self.nodes]
+        routers = [channels_router(self._plane, self._own), readers_router(self._plane, self._mask), self.nodes]
         for router in routers:
             api.include_router(router)
         api.add_exception_handler(405, method_not_allowed(routers))

@@ -91,6 +91,30 @@ def test_actions_ask_first(server: LocalServer, tab: Watched) -> None:
         expect(panel.locator(".notice")).to_contain_text("not on the server now")
 
 
+def test_it_shows_who_reads_and_ends_one(server: LocalServer, tab: Watched) -> None:
+    """Each client is one line, as in the count of readers; the one that is ended is gone, and the event says so."""
+    with server.client() as client:
+        channel = client.channel("cam")
+        upload = channel.upload(0, b"x" * 3000)
+        client.settle()
+        for name in ("first", "second"):
+            for seq in (0, 1):
+                channel.read(seq, {"Trickle-Client": name, "User-Agent": "player/1.0"})
+        page = tab.open(url(server, "/#/channel/cam"))
+        panel = page.get_by_role("complementary")
+        panel.get_by_text("Who reads").click()
+        rows = panel.locator(".readers-list li")
+        expect(rows).to_have_count(2)
+        expect(rows.first).to_contain_text("127.0.0.1 · player/1.0 · segment 0 · since")
+        assert barriers(page) == []
+        panel.get_by_role("button", name="End first").click()
+        page.get_by_role("dialog").get_by_role("button", name="End reader").click()
+        expect(rows).to_have_count(1)
+        expect(rows.first).to_contain_text("second")
+        expect(page.locator(".events")).to_contain_text("cam reader cut off: by request")
+        upload.end()
+
+
 def test_an_action_that_fails_says_why(server: LocalServer, tab: Watched) -> None:
     """The dialog stays, with the server's own words."""
     tab.expected += ["404"]

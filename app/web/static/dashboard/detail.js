@@ -2,6 +2,7 @@
 
 import { channelUrl, element, hasTokens, icon, problem, request } from "../session.js";
 import { ask, copyLine } from "./parts.js";
+import { Readers } from "./readers.js";
 import { curve, legend, segmentAt, segmentText, timeline } from "./charts.js";
 import { bitrate, bytes, count, duration, percent, plain, time } from "./format.js";
 import { KEPT_IN_FULL, SEGMENT_STATES, STATES } from "./model.js";
@@ -50,6 +51,7 @@ export class Detail {
     this.watch = element("a", { className: "button primary" }, icon("play"), "Watch");
     this.end = element("button", { type: "button", className: "danger" }, "End channel");
     this.end.addEventListener("click", () => this._end());
+    this.readers = new Readers();
     this.commands = element("div", { className: "commands" });
     this.missing = element("p", { className: "notice warn", hidden: true },
       "This channel is not on the server now. The panel fills as soon as it is.");
@@ -64,6 +66,7 @@ export class Detail {
         ...figure("in", "In"), ...figure("out", "Out"), ...figure("head", "Next segment"),
         ...figure("window", "Window"), ...figure("type", "Content type"), ...figure("created", "Created"),
         ...figure("epoch", "Epoch")),
+      this.readers.box,
       this.commands,
     );
     this.box = element("aside", { className: "detail paper", "aria-labelledby": "detail-title", hidden: true },
@@ -96,6 +99,7 @@ export class Detail {
     this._asked = 0;
     this.watch.href = `/watch/${encodeURIComponent(name)}`;
     this._fillCommands(name);
+    this.readers.open(name);
     this.box.hidden = false;
     this.update();
     this.title.focus({ preventScroll: true });
@@ -103,6 +107,7 @@ export class Detail {
 
   close() {
     this.name = "";
+    this.readers.open("");
     this.box.hidden = true;
   }
 
