@@ -24,6 +24,7 @@ from dataclasses import dataclass
 from itertools import islice
 from typing import Final, NamedTuple, Protocol
 
+from tricklecast.app.hls.codecs import AVC, HEVC, MAX_OPENING, Stream, mp4_streams, private_codec, ts_streams
 from tricklecast.trickle.media.containers import (
     MAX_CHILDREN,
     NULL_PID,
@@ -93,10 +94,13 @@ _PLAYABLE: Final = {
 }
 """Codecs of video in MPEG-TS that no player of HLS knows, and those in MP4 that some do."""
 
+_PRIVATE: Final = 0x06
+_ONLY_MP4: Final = {b"Opus": "Opus", b"AV01": "AV1", b"VP09": "VP9"}
+"""Codecs of private data in MPEG-TS, by how they are registered there. Players of HLS take them in MP4 alone."""
+
 _MPEG_AUDIO: Final = frozenset({0x03, 0x04})
 """Stream types of MP3 and MP2. Of segments with these, hls.js gives browsers the first part only."""
 
-_AVC, _HEVC = 0x1B, 0x24
 _STARTS: Final = re.compile(rb"[\x40-\x7f\xc0-\xff]")
 """The second bytes of packets in which a payload unit begins."""
 
@@ -154,6 +158,14 @@ class Scanner(Protocol):
         """Whether the stream that leads is video."""
 
     @property
+    def streams(self) -> list[Stream]:
+        """The streams, as far as the bytes so far tell what they are."""
+
+    @property
+    def frame_rate(self) -> float:
+        """Pictures per second, on average; 0 if there are no pictures, or too few."""
+
+    @property
     def obstacle(self) -> str:
         """Why no player of HLS can play the media; empty if no reason is known."""
 
@@ -203,6 +215,10 @@ class TsScanner:
         self._beside: int | None = None  # the PID of the first stream beside the one that leads
         self._beside_from = 0  # its first time
         self._beside_s = 0.0  # from that to its last time
+        self._kinds: dict[int, int] = {}  # the types of streams, by PID
+        self._openings: dict[int, bytearray] = {}  # how a packet of each stream begins; of video, a key picture
+        self._is_opening = False  # that of the stream that leads goes on in its next packet
+        self._refused = ""  # a codec that players of HLS do not take in this container
         self._front: tuple[int, int] = (0, 0)  # the last packets of tables: from, to; a unit behind them begins there
 
     def feed(self, data: bytes) -> None:
@@ -213,9 +229,11 @@ class TsScanner:
         packets = len(data) // PACKET_BYTES
         size = packets * PACKET_BYTES
         if not self._is_lost and data[:size:PACKET_BYTES] == bytes([SYNC]) * packets:
+            self._open(data, 0, size)
             for match in _STARTS.finditer(data[1:size:PACKET_BYTES]):
                 at = match.start() * PACKET_BYTES
                 self._take(TsPacket(data[at : at + PACKET_BYTES], self._at + at))
+                self._open(data, at + PACKET_BYTES, size)
         else:  # damaged: packets begin elsewhere
             size = self._resync(data, is_end=False)
         self._rest = b"" if self.gave_up else data[size:]
@@ -232,6 +250,8 @@ class TsScanner:
                 packet = TsPacket(data[at : at + PACKET_BYTES], self._at + at)
                 if packet.is_start:
                     self._take(packet)
+                else:
+                    self._open(data, at, at + PACKET_BYTES)
                 at += PACKET_BYTES
                 continue
             self._is_lost = True
@@ -253,8 +273,24 @@ class TsScanner:
     @property
     def obstacle(self) -> str:
         """Why no player can play these: a codec that browsers and Apple's players lack."""
-        name = _UNPLAYABLE.get(self._kind)
-        return f"no player of HLS can play {name}: publish with --transcode" if name else ""
+        if name := _UNPLAYABLE.get(self._kind):
+            return f"no player of HLS can play {name}: publish with --transcode"
+        if self._refused:
+            return f"players of HLS take {self._refused} in MP4 alone: publish with --container fmp4"
+        return ""
+
+    @property
+    def streams(self) -> list[Stream]:
+        """The streams of pictures and sound."""
+        openings = {pid: bytes(opening) for pid, opening in self._openings.items()}
+        return ts_streams(self._kinds, self._tables.descriptors, openings, _VIDEO_TYPES)
+
+    @property
+    def frame_rate(self) -> float:
+        """Of the pictures that have a next one."""
+        times = len(self.units) - 1
+        span_s = sum(unit.duration or 0.0 for unit in self.units[:-1])
+        return times / span_s if span_s and self.has_video else 0.0
 
     def finish(self, size: int) -> int:
         """End the segment, all of whose bytes can be used.
@@ -290,13 +326,36 @@ class TsScanner:
                 self._lead = next(video, min(streams, default=NULL_PID))
                 self._kind = streams.get(self._lead, 0)
                 self.is_whole_only = not _MPEG_AUDIO.isdisjoint(streams.values())
+                self._kinds = streams
+                told = self._tables.descriptors
+                private = (private_codec(told[pid]) for pid, kind in streams.items() if kind == _PRIVATE)
+                self._refused = next((_ONLY_MP4[codec] for codec in private if codec in _ONLY_MP4), "")
         elif pid == self._lead:
+            self._is_opening = False
             if (ticks := _ticks(packet.payload)) is not None:
-                self._begin(begin, ticks, self._is_key(packet))
-        elif self._beside in (None, pid) and (ticks := _ticks(packet.payload)) is not None:
-            if self._beside is None:
-                self._beside, self._beside_from = pid, ticks
-            self._beside_s = (ticks - self._beside_from) % (1 << _TIME_BITS) / _CLOCK_HZ
+                is_key = self._is_key(packet)
+                if is_key and pid not in self._openings:
+                    self._openings[pid] = bytearray(_elementary(packet.payload))
+                    self._is_opening = True
+                self._begin(begin, ticks, is_key)
+        else:
+            if pid in self._kinds and pid not in self._openings:
+                self._openings[pid] = bytearray(_elementary(packet.payload))
+            if self._beside in (None, pid) and (ticks := _ticks(packet.payload)) is not None:
+                if self._beside is None:
+                    self._beside, self._beside_from = pid, ticks
+                self._beside_s = (ticks - self._beside_from) % (1 << _TIME_BITS) / _CLOCK_HZ
+
+    def _open(self, data: bytes, begin: int, end: int) -> None:
+        """Take what follows of the first key picture from these packets, as much as tells what the stream is."""
+        while self._is_opening and begin < end:
+            packet = TsPacket(data[begin : begin + PACKET_BYTES])
+            begin += PACKET_BYTES
+            if packet.pid == self._lead:
+                opening = self._openings[self._lead]
+                if not packet.is_start:
+                    opening += packet.payload
+                self._is_opening = not packet.is_start and len(opening) < MAX_OPENING
 
     def _begin(self, at: int, ticks: int, is_key: bool) -> None:
         units = self.units
@@ -315,9 +374,9 @@ class TsScanner:
         if self._kind not in _VIDEO_TYPES or (packet.adaptation[:1] and packet.adaptation[0] & _RANDOM_ACCESS):
             return True
         kinds = [match[1][0] for match in _START_CODE.finditer(packet.payload, 9)]
-        if self._kind == _AVC:
+        if self._kind == AVC:
             return any(kind & 0x1F in (5, 7) for kind in kinds)
-        return self._kind == _HEVC and any(16 <= kind >> 1 & 0x3F <= 21 or kind >> 1 & 0x3F == 33 for kind in kinds)
+        return self._kind == HEVC and any(16 <= kind >> 1 & 0x3F <= 21 or kind >> 1 & 0x3F == 33 for kind in kinds)
 
 
 def _ticks(payload: bytes) -> int | None:
@@ -327,6 +386,11 @@ def _ticks(payload: bytes) -> int | None:
     at = 14 if payload[7] & 0x40 and len(payload) >= 19 else 9
     high, middle, low = payload[at] >> 1 & 0x07, number(payload, at + 1, 2) >> 1, number(payload, at + 3, 2) >> 1
     return high << 30 | middle << 15 | low
+
+
+def _elementary(payload: bytes) -> bytes:
+    """What a PES packet holds, behind its head (section 2.4.3.6)."""
+    return payload[9 + payload[8] :] if payload[:3] == b"\0\0\1" and len(payload) > 9 else b""
 
 
 # MP4.
@@ -359,6 +423,7 @@ class Mp4Scanner:
         self._lead: Track | None = None  # the track that leads
         self._tracks: list[Track] = []
         self._defaults: dict[int, _Defaults] = {}  # by the numbers of tracks
+        self._pictures = 0  # samples of the track that leads
         self._sound_end = 0.0  # of the tracks beside the one that leads, in seconds of the stream's own clock
         self._rest = bytearray()  # the beginning of a box
         self._at = 0  # the place of the rest in the segment
@@ -423,6 +488,17 @@ class Mp4Scanner:
             return "players of HLS take one track of sound in MP4: publish one, or publish in MPEG-TS"
         return ""
 
+    @property
+    def streams(self) -> list[Stream]:
+        """The tracks."""
+        return mp4_streams(self.init)
+
+    @property
+    def frame_rate(self) -> float:
+        """Of all pictures."""
+        span_s = sum(unit.duration or 0.0 for unit in self.units)
+        return self._pictures / span_s if span_s and self.has_video else 0.0
+
     def finish(self, size: int) -> int:
         """End the segment behind its last whole box: a decoder would take the next segment for the rest of a box.
 
@@ -481,11 +557,12 @@ class Mp4Scanner:
             header, base = bytes(front.body), first.get(b"tfdt", b"")
             time = number(base, 4, 8 if base[:1] == b"\1" else 4) / track.timescale
             defaults = self._defaults.get(track.number, _Defaults(0, 0))
-            length, flags = _samples([body for kind, body in parts if kind == b"trun"], header, defaults)
+            length, number_of, flags = _samples([body for kind, body in parts if kind == b"trun"], header, defaults)
             if track is not lead:
                 self._sound_end = max(self._sound_end, time + length / track.timescale)
                 continue
             is_found = True
+            self._pictures += number_of
             is_key = lead.kind != b"vide" or (flags is not None and not flags & _NOT_SYNC)
             if units and self.whole < at:
                 self.whole = at
@@ -493,8 +570,8 @@ class Mp4Scanner:
             units.append(Unit(at, time, duration, is_key))
 
 
-def _samples(runs: list[bytes], header: bytes, defaults: _Defaults) -> tuple[int, int | None]:
-    """The duration of all samples of a track fragment, in its time scale, and the flags of the first (8.8.7 and 8.8.8).
+def _samples(runs: list[bytes], header: bytes, defaults: _Defaults) -> tuple[int, int, int | None]:
+    """The samples of a track fragment: duration of all in its time scale, number, flags of the first (8.8.7, 8.8.8).
 
     Args:
         runs: the contents of each ``trun``. header: the content of ``tfhd``.
@@ -507,7 +584,7 @@ def _samples(runs: list[bytes], header: bytes, defaults: _Defaults) -> tuple[int
     at += 4 if flags & 0x10 else 0
     if flags & 0x20:
         usual_flags = number(header, at, 4)
-    total, first = 0, None
+    total, samples, first = 0, 0, None
     for run in runs:
         flags, count = number(run, 1, 3), number(run, 4, 4)
         at = 8 + (4 if flags & 0x01 else 0)
@@ -523,8 +600,9 @@ def _samples(runs: list[bytes], header: bytes, defaults: _Defaults) -> tuple[int
             before = 4 * sum(bool(flags & field) for field in (0x100, 0x200))
             # The run's first flags are in place of the sample's own.
             first = number(run, at + before, 4) if flags & 0x400 and not flags & 0x04 else own_flags
+        samples += count
         if flags & 0x100:
             total += sum(struct.unpack_from(f">{count * fields}I", run, at)[::fields])
         else:
             total += count * usual
-    return total, first
+    return total, samples, first

@@ -463,6 +463,7 @@ class ProgramTables:
 
     Attributes:
         streams: the type of each stream of the programs (table 2-34), by PID.
+        descriptors: what the tables tell of each stream (section 2.6), by PID.
         damaged: the number of sections whose check sum was wrong.
         is_complete: a PAT has come, and after it a PMT that the PAT names.
     """
@@ -470,14 +471,22 @@ class ProgramTables:
     def __init__(self) -> None:
         self.damaged = 0
         self.is_complete = False
-        self._programs: dict[int, dict[int, int]] = {}  # stream types by PID, by the PID of the program's PMT
+        # Types and descriptors of streams by PID, by the PID of the program's PMT.
+        self._programs: dict[int, dict[int, tuple[int, bytes]]] = {}
         self._has_pat = False
         self._sections: dict[int, _Sections] = {}  # by PID
 
     @property
     def streams(self) -> dict[int, int]:
-        merged = {pid: kind for streams in self._programs.values() for pid, kind in streams.items()}
-        return dict(list(merged.items())[:MAX_STREAMS])
+        return {pid: kind for pid, (kind, _) in self._merged()}
+
+    @property
+    def descriptors(self) -> dict[int, bytes]:
+        return {pid: told for pid, (_, told) in self._merged()}
+
+    def _merged(self) -> list[tuple[int, tuple[int, bytes]]]:
+        merged = {pid: found for streams in self._programs.values() for pid, found in streams.items()}
+        return list(merged.items())[:MAX_STREAMS]
 
     def carries(self, pid: int) -> bool:
         """Whether packets of this PID carry a table."""
@@ -510,15 +519,16 @@ def _programs(section: bytes) -> list[int]:
     return [pid for program, pid in entries if program and pid != PAT_PID][:MAX_STREAMS]
 
 
-def _streams(section: bytes) -> dict[int, int]:
-    """Return the stream types that a PMT lists, by PID."""
-    found: dict[int, int] = {}
+def _streams(section: bytes) -> dict[int, tuple[int, bytes]]:
+    """Return the stream types that a PMT lists, and their descriptors, by PID."""
+    found: dict[int, tuple[int, bytes]] = {}
     if section[0] != 0x02:
         return found
     at, end = 12 + (number(section, 10, 2) & 0xFFF), len(section) - 4
     while at + 5 <= end and len(found) < MAX_STREAMS:
-        found[number(section, at + 1, 2) & 0x1FFF] = section[at]
-        at += 5 + (number(section, at + 3, 2) & 0xFFF)
+        size = number(section, at + 3, 2) & 0xFFF
+        found[number(section, at + 1, 2) & 0x1FFF] = section[at], section[at + 5 : min(at + 5 + size, end)]
+        at += 5 + size
     return found
 
 
