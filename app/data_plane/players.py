@@ -30,6 +30,7 @@ from tricklecast.app.data_plane.responses import (
 )
 from tricklecast.app.data_plane.routing import Blocking, Media, Route
 from tricklecast.app.data_plane.stages import delay, kind_of, noted, park
+from tricklecast.app.hls.multivariant import multivariant
 from tricklecast.app.hls.packager import Packager
 from tricklecast.app.hls.playlist import CONTENT_TYPE as PLAYLIST_TYPE
 from tricklecast.app.hls.playlist import playlist
@@ -88,12 +89,14 @@ def _playlist(connection: Caller, request: Request, route: Route) -> Reply | Exc
         if not found.has(msn, part):
             late = Reply(Status.UNAVAILABLE, Reason.TIMEOUT, body=b"Nothing new yet", retry_after_s=1)
             return _await(connection, request, route, found, BLOCKING_TARGETS * found.timeline.target_s) or late
-    if request.method != b"HEAD":
+    is_whole = msn is None and not asked.is_media
+    if request.method != b"HEAD" and not is_whole:
         found.served(msn, part)
     target_s, private = found.timeline.target_s, plane.authorizer is not None
     caching = playlist_caching(target_s, blocking=msn is not None, private=private)
-    reply = _playlist_reply(request, playlist(found), asked, caching)
-    delayed = delay(connection, request, route, ReplyKind.SAME, found.version, answer_player)
+    reply = _playlist_reply(request, multivariant(found) if is_whole else playlist(found), asked, caching)
+    about = -found.version if is_whole else found.version  # a player asks for both, one after the other
+    delayed = delay(connection, request, route, ReplyKind.SAME, about, answer_player)
     return delayed or noted(request, plane.registry, route, reply)
 
 

@@ -40,6 +40,7 @@ from tricklecast.app.core.results import Cause, Refusal
 from tricklecast.app.core.rules import OwnedChannel
 from tricklecast.app.core.segment import COMPLETE, SKIPPED, Segment
 from tricklecast.app.core.state import Channel, Found, Ready
+from tricklecast.app.hls.codecs import Stream
 from tricklecast.app.hls.past import PastChannels, past_channel
 from tricklecast.app.hls.rendered import NOTHING, Rendered
 from tricklecast.app.hls.timeline import Mark, Timeline
@@ -125,6 +126,9 @@ class Packager:
         self.unsuited = ""  # why no player of HLS can play the media; empty if there is no reason
         self.ended = False  # nothing more will come
         self.version = 0  # counts the changes of the playlist
+        self.streams: list[Stream] = []  # what the newest segment that ended has
+        self.frame_rate = 0.0  # of its pictures; 0 if it has none
+        self.announced: Rendered = NOTHING  # the multivariant playlist, as the next one (multivariant.py)
         self.rendered: Rendered = NOTHING  # the playlist in its newest state that somebody has asked for (playlist.py)
         self.waiting: dict[Waiter, None] = {}  # requests that are called at the next change
         self.began_at = self.asked_at = clock()  # when somebody has asked first, and last
@@ -438,6 +442,7 @@ class Packager:
         scan, self._scan = self._scan, None
         if scan is not None and self._begun:
             size = scan.finish(segment.size)
+            self._describe(scan)
             if scan.units:
                 self.timeline.close(scan, size, complete=segment.state is COMPLETE)
             else:
@@ -446,6 +451,12 @@ class Packager:
             self._init = scan.init  # it has nothing else
         else:
             self.timeline.miss(1, breaks=segment.size > 0 and segment.state is not SKIPPED)
+
+    def _describe(self, scan: Scanner) -> None:
+        """Note what the streams of a segment are. One that begins with no key picture does not tell its codec."""
+        known = {one.number: one for one in self.streams if one.codec}
+        self.streams = [one if one.codec else known.get(one.number, one) for one in scan.streams] or self.streams
+        self.frame_rate = scan.frame_rate
 
     def _changed(self) -> None:
         self.version += 1

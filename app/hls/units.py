@@ -96,7 +96,7 @@ _PLAYABLE: Final = {
 
 _PRIVATE: Final = 0x06
 _ONLY_MP4: Final = {b"Opus": "Opus", b"AV01": "AV1", b"VP09": "VP9"}
-"""Codecs of private data in MPEG-TS, by how they are registered there. Players of HLS take them in MP4 alone."""
+"""Codecs of private data in MPEG-TS, by how they are registered there. hls.js and Apple's players take them in MP4 alone."""
 
 _MPEG_AUDIO: Final = frozenset({0x03, 0x04})
 """Stream types of MP3 and MP2. Of segments with these, hls.js gives browsers the first part only."""
@@ -276,7 +276,7 @@ class TsScanner:
         if name := _UNPLAYABLE.get(self._kind):
             return f"no player of HLS can play {name}: publish with --transcode"
         if self._refused:
-            return f"players of HLS take {self._refused} in MP4 alone: publish with --container fmp4"
+            return f"hls.js and Apple's players take {self._refused} in MP4 alone: publish with --container fmp4"
         return ""
 
     @property

@@ -138,7 +138,7 @@ class Player:
         self._list, self._media = (Connection(loop, 0, source=address(number)) for _ in range(2))
         self._list.on_payload, self._list.on_end = self._text.extend, self._listed
         self._media.on_payload, self._media.on_end = count, self._fetch
-        self._list.request("GET", f"{self._path}/index.m3u8")
+        self._list.request("GET", f"{self._path}/media.m3u8")
 
     def _listed(self) -> None:
         text = bytes(self._text)
@@ -151,7 +151,7 @@ class Player:
         assert sequence is not None, "each playlist has it"
         whole = text.count(b"#EXTINF:")
         part = text.count(b"#EXT-X-PART:", max(0, text.rfind(b"#EXTINF:")))
-        self._list.request("GET", f"{self._path}/index.m3u8?_HLS_msn={int(sequence[1]) + whole}&_HLS_part={part}")
+        self._list.request("GET", f"{self._path}/media.m3u8?_HLS_msn={int(sequence[1]) + whole}&_HLS_part={part}")
 
     def _fetch(self) -> None:
         if self._parts and not self._media.busy:

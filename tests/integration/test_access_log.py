@@ -56,7 +56,7 @@ def exchanges(target: Target) -> None:
     ask("DELETE", "/trickle/c")
     assert waiting.response().get("Lp-Trickle-Closed") == "terminated"
     ask("GET", "/trickle/c/stream?start=0")
-    ask("GET", "/trickle/c/index.m3u8")
+    ask("GET", "/trickle/c/media.m3u8")
     ask("GET", "/trickle/c/hls/1-0.ts")
     ask("GET", "/trickle/missing", {"Connection": "upgrade", "Upgrade": "trickle-feed"})
     late = ask("POST", "/trickle/c/4", body=b"x")

@@ -32,7 +32,7 @@ def test_ffmpeg_plays_every_picture(server: RunningServer, container: str) -> No
     options = ["--container", container, "--no-realtime", "--min-segment", "1s"]
     publish = [sys.executable, "-m", "tricklecast", "publish", url, source, *options]
     subprocess.run(publish, check=True, timeout=WITHIN_S, capture_output=True)
-    for path in ("stream?start=earliest", "index.m3u8"):
+    for path in ("stream?start=earliest", "media.m3u8"):
         count = ["-count_frames", "-select_streams", "v", "-show_entries", "stream=nb_read_frames", "-of", "csv=p=0"]
         probe = ["ffprobe", "-v", "error", *count, f"{url}/{path}"]
         done = subprocess.run(probe, check=True, timeout=WITHIN_S, capture_output=True, text=True)

@@ -234,7 +234,7 @@ def test_a_stream_and_a_player_go_on(trio: list[NatsNode]) -> None:
         stream.gets(sent)
     streams.append(b.target.channel("tv").waiting("stream?start=4"))  # which b answers itself
     msn = live.playlist().whole[-1].msn + 1
-    player = a.target.channel("tv").read(f"index.m3u8?_HLS_msn={msn}")
+    player = a.target.channel("tv").read(f"media.m3u8?_HLS_msn={msn}")
     eventually(lambda: a.server.plane.parked[ParkedFor.PLAYLIST], what="it waits")
     assert move(a, "b", "tv") == Moved(Outcome.MOVED)
     further = live.publish(4) + live.publish(5)

@@ -153,18 +153,18 @@ def test_a_player_at_another_node_gets_the_owners_playlist() -> None:
         live = Live(film(a), "video/mp2t")
         for seq in range(4):
             live.publish(seq)
-        assert film(b).get("index.m3u8").expect(200).body == live.channel.get("index.m3u8").expect(200).body
+        assert film(b).get("media.m3u8").expect(200).body == live.channel.get("media.m3u8").expect(200).body
         found = live.playlist()
 
         def answers_itself() -> bool:
             before = b.forwarding.forwarded
-            assert film(b).get("index.m3u8").expect(200).body == live.channel.get("index.m3u8").expect(200).body
+            assert film(b).get("media.m3u8").expect(200).body == live.channel.get("media.m3u8").expect(200).body
             return b.forwarding.forwarded == before
 
         live.publish(4)  # the owner marks its playlist
         eventually(answers_itself, what="the two agree")
         forwarded = b.forwarding.forwarded
-        waiting = film(b).read(f"index.m3u8?_HLS_msn={live.playlist().whole[-1].msn + 1}")
+        waiting = film(b).read(f"media.m3u8?_HLS_msn={live.playlist().whole[-1].msn + 1}")
         eventually(lambda: b.server.plane.parked[ParkedFor.PLAYLIST] or b.forwarding.forwarded > forwarded)
         live.publish(5)
         live.publish(6)

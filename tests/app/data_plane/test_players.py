@@ -60,7 +60,7 @@ class Live:
 
     def playlist(self, query: str = "") -> Playlist:
         """The playlist, once there is one and it has what the query asks for."""
-        answer = self.channel.get("index.m3u8" + query).expect(200)
+        answer = self.channel.get("media.m3u8" + query).expect(200)
         assert answer.get("Content-Type") == "application/vnd.apple.mpegurl"
         target = int(answer.body.decode().partition("#EXT-X-TARGETDURATION:")[2].partition("\n")[0])
         age_s = 6 * target if "_HLS_msn" in query else max(1, target // 2)
@@ -137,7 +137,7 @@ def test_parts_come_as_they_are_published(live: Live) -> None:
     for number in range(3):
         last = live.watcher.last
         assert last is not None
-        waiting = live.channel.read("index.m3u8" + live.next_query())
+        waiting = live.channel.read("media.m3u8" + live.next_query())
         hinted = live.channel.read(last.hint)
         live.channel.target.settle()
         for _ in range((10, 10, 5)[number] if live.content_type == "video/mp4" else (11, 10, 4)[number]):
@@ -237,7 +237,7 @@ def test_numbers_go_on_when_the_server_is_restarted(monkeypatch: pytest.MonkeyPa
 def test_a_playlist_waits_for_the_first_segment(live: Live) -> None:
     """As soon as that has ended the target duration is known."""
     live.channel.create(live.content_type)
-    waiting = live.channel.read("index.m3u8")
+    waiting = live.channel.read("media.m3u8")
     live.channel.target.settle()
     live.publish(0)
     assert seqs(read(waiting.response().expect(200).body.decode())) == ["0"]
@@ -246,11 +246,11 @@ def test_a_playlist_waits_for_the_first_segment(live: Live) -> None:
 @pytest.mark.interpreted
 def test_a_playlist_that_does_not_come(channel: RemoteChannel, monkeypatch: pytest.MonkeyPatch) -> None:
     """404, and when to ask again; a HEAD does not wait at all."""
-    channel.get("index.m3u8").expect(404)
+    channel.get("media.m3u8").expect(404)
     channel.create("video/mp2t")
-    channel.target.ask("HEAD", channel.at("index.m3u8")).expect(404)
+    channel.target.ask("HEAD", channel.at("media.m3u8")).expect(404)
     monkeypatch.setattr(players, "FIRST_SEGMENT_S", 0.05)
-    answer = channel.get("index.m3u8").expect(404)
+    answer = channel.get("media.m3u8").expect(404)
     assert answer.body == b"No whole segment yet"
     assert answer.get("Retry-After") in ("1", "2")
 
@@ -258,7 +258,7 @@ def test_a_playlist_that_does_not_come(channel: RemoteChannel, monkeypatch: pyte
 def test_other_media_are_nothing_for_hls(channel: RemoteChannel) -> None:
     """415, and one line."""
     channel.publish(0, b'{"a": 1}', b'{"a": 2}')
-    assert channel.get("index.m3u8").expect(415).body.startswith(b"HLS needs MPEG-TS or fragmented MP4")
+    assert channel.get("media.m3u8").expect(415).body.startswith(b"HLS needs MPEG-TS or fragmented MP4")
 
 
 def sample_entries(*tracks: tuple[bytes, bytes]) -> bytes:
@@ -287,15 +287,15 @@ VIDEO, SOUND = (b"vide", b"avc1"), (b"soun", b"mp4a")
 def test_media_that_no_player_can_play_are_not_offered(channel: RemoteChannel, data: bytes, why: bytes) -> None:
     """415 says why and what to do; media that can be played are found when they come."""
     channel.post(0, data).expect(200)
-    assert channel.get("index.m3u8").expect(415).body.startswith(why)
+    assert channel.get("media.m3u8").expect(415).body.startswith(why)
     channel.post(1, sample_entries(VIDEO, SOUND) + fragment(0) + fragment(3600)).expect(200)
-    channel.get("index.m3u8").expect(200)
+    channel.get("media.m3u8").expect(200)
 
 
 def test_sound_alone_is_named_as_sound(channel: RemoteChannel) -> None:
     """Shaka takes the type from the name."""
     channel.post(0, sample_entries(SOUND) + fragment(0, (90_000,))).expect(200)
-    found = read(channel.get("index.m3u8").expect(200).body.decode())
+    found = read(channel.get("media.m3u8").expect(200).body.decode())
     assert channel.get(found.whole[0].uri).expect(200).get("Content-Type") == "audio/mp4"
     assert found.whole[0].uri.endswith(".m4a")
 
@@ -325,14 +325,14 @@ def test_a_segment_that_is_no_media_is_looked_at_once(
 
     monkeypatch.setattr(module, "sniff", counted)
     channel.publish(0, b'{"a": 1}')
-    channel.get("index.m3u8").expect(415)
+    channel.get("media.m3u8").expect(415)
     channel.post(1, b"{" * (2 << 20)).expect(200)
     packager = server.plane.packagers.of(server.plane.registry.channels[channel.name])
     eventually(lambda: packager.next_part[0] == 2)
     assert len(looked) == 2
     assert sum(looked) <= 8 + module.RUN_BYTES
     assert server.inside(lambda: len(packager._first) + len(packager._new)) == 0
-    channel.get("index.m3u8").expect(415)
+    channel.get("media.m3u8").expect(415)
     live = Live(channel, content_type)
     live.publish(2)
     assert seqs(live.playlist()) == ["2"]
@@ -355,7 +355,7 @@ def test_a_segment_that_is_given_up_has_what_was_found(
 @pytest.mark.parametrize("query", ["_HLS_msn=x", "_HLS_msn=-1", "_HLS_part=1", "_HLS_msn=1&_HLS_part=1.5"])
 def test_a_bad_query_is_refused_with_one_line(channel: RemoteChannel, query: str) -> None:
     """400."""
-    answer = channel.get(f"index.m3u8?{query}").expect(400)
+    answer = channel.get(f"media.m3u8?{query}").expect(400)
     assert b"_HLS_" in answer.body
 
 
@@ -366,7 +366,7 @@ def test_a_player_that_is_too_far_ahead_is_told(channel: RemoteChannel) -> None:
         live.publish(seq)
     found = live.playlist()
     last = found.whole[-1].msn
-    channel.get(f"index.m3u8?_HLS_msn={last + 3}").expect(400)
+    channel.get(f"media.m3u8?_HLS_msn={last + 3}").expect(400)
     live.playlist(f"?_HLS_msn={last}")
     live.playlist(f"?_HLS_msn={last - 1}&_HLS_part=7")
     live.playlist(f"?_HLS_msn={found.msn - 1}&_HLS_part=0")
@@ -380,7 +380,7 @@ def test_a_player_does_not_wait_for_ever(channel: RemoteChannel, monkeypatch: py
     live = Live(channel)
     live.publish(0)
     live.playlist()
-    assert channel.get("index.m3u8" + live.next_query()).expect(503).get("Retry-After") == "1"
+    assert channel.get("media.m3u8" + live.next_query()).expect(503).get("Retry-After") == "1"
     assert live.watcher.last is not None
     channel.get(live.watcher.last.hint).expect(404)
 
@@ -389,13 +389,13 @@ def test_a_token_in_the_url_is_in_each_url(channel: RemoteChannel) -> None:
     """So that players that know nothing of tokens can follow; it cannot break out of its line."""
     live = Live(channel, "video/mp4")
     live.publish(0)
-    text = channel.get("index.m3u8?token=a.b-c_d%22%0A%23EXT").expect(200).body.decode()
+    text = channel.get("media.m3u8?token=a.b-c_d%22%0A%23EXT").expect(200).body.decode()
     found = read(text)
     assert found.whole[0].uri.endswith(".m4s?token=a.b-c_d%22%0A%23EXT")
     assert found.whole[0].map.endswith(".mp4?token=a.b-c_d%22%0A%23EXT")
     assert found.hint.endswith("token=a.b-c_d%22%0A%23EXT")
     channel.get(found.whole[0].uri).expect(200)
-    other = read(channel.get("index.m3u8?token=other").expect(200).body.decode())
+    other = read(channel.get("media.m3u8?token=other").expect(200).body.decode())
     assert other.whole[0].uri.endswith(".m4s?token=other")
 
 
@@ -418,7 +418,7 @@ def test_what_no_playlist_names_is_not_there(channel: RemoteChannel) -> None:
     assert refused.get("Allow") == "GET, HEAD, OPTIONS"
     head = channel.target.ask("HEAD", channel.at(uri)).expect(200, content_type="video/mp2t")
     assert head.get("Content-Length") == str(len(data))
-    channel.target.ask("HEAD", channel.at("index.m3u8")).expect(200)
+    channel.target.ask("HEAD", channel.at("media.m3u8")).expect(200)
     answer = channel.get(uri, {"Origin": "https://elsewhere.example"}).expect(200)
     assert answer.get("Access-Control-Allow-Origin") == "*"
 
@@ -507,7 +507,7 @@ def test_a_server_that_is_restarted_with_its_data_answers_alike(tmp_path: Path, 
                 history(live)
                 eventually(lambda: server.archive is not None and server.archive.segments >= 10)
             found = live.playlist()
-            text = live.channel.get("index.m3u8").body.decode()
+            text = live.channel.get("media.m3u8").body.decode()
             tags = [live.channel.get(seq).expect(200).get("ETag") for seq in (3, 4, 9, 11)]
             names = [one.uri for one in found.whole if not one.gap] + [
                 part.uri for one in found.whole for part in one.parts
@@ -648,13 +648,13 @@ def test_a_replica_has_the_playlist_of_its_owner(content_type: str) -> None:
 
         live.channel.create(content_type)
         bridge.hold(name)
-        assert is_forwarded("index.m3u8"), "nobody has asked the owner"
+        assert is_forwarded("media.m3u8"), "nobody has asked the owner"
         history(live)
         bridge.hold(name)
-        eventually(lambda: not is_forwarded("index.m3u8"))
+        eventually(lambda: not is_forwarded("media.m3u8"))
         there = readers.channel(name)
         found = live.playlist()
-        assert there.get("index.m3u8").expect(200).body == live.channel.get("index.m3u8").expect(200).body
+        assert there.get("media.m3u8").expect(200).body == live.channel.get("media.m3u8").expect(200).body
         for segment in found.whole:
             if not segment.gap:
                 assert not is_forwarded(segment.uri)
@@ -663,15 +663,15 @@ def test_a_replica_has_the_playlist_of_its_owner(content_type: str) -> None:
         assert is_forwarded(found.whole[0].uri.replace(".400-", ".360-"))
         last = found.whole[-1].msn
         for msn, wanted in ((last, False), (last + 2, False), (last + 3, True)):
-            assert is_forwarded("index.m3u8", b"_HLS_msn=%d" % msn) == wanted
-        assert is_forwarded("index.m3u8", b"_HLS_msn=x")
+            assert is_forwarded("media.m3u8", b"_HLS_msn=%d" % msn) == wanted
+        assert is_forwarded("media.m3u8", b"_HLS_msn=x")
         owner.inside(lambda: owner.plane.packagers.expire(owner.plane.clock() + 1000))
         for seq in range(12, 15):
             live.publish(seq, seq + 2.0)
         bridge.hold(name)
-        eventually(lambda: is_forwarded("index.m3u8"), what="nobody asks the owner any more")
+        eventually(lambda: is_forwarded("media.m3u8"), what="nobody asks the owner any more")
         name = "not-here"
-        assert is_forwarded("index.m3u8")
+        assert is_forwarded("media.m3u8")
         bridge.close()
 
 
@@ -754,7 +754,7 @@ def test_a_longer_segment_without_parts_becomes_several(channel: RemoteChannel) 
     assert [segment.duration for segment in live.until(2).whole] == pytest.approx([1.2, 2.4, 2.4, 1.2, 1.2])
     for seq, at_s, length_s, target in ((3, 8.4, 4.0, 4), (4, 12.4, 60.0, 60), (5, 72.4, 61.0, 60)):
         channel.post(seq, b"".join(mp4_pictures(at_s, 1, length_s)), {"Content-Type": "video/mp4"}).expect(200)
-        last = channel.get("index.m3u8" + live.next_query()).expect(200).body.decode()
+        last = channel.get("media.m3u8" + live.next_query()).expect(200).body.decode()
         assert live.watcher.see(last, constant_target=False).target == target
 
 
@@ -765,7 +765,7 @@ def test_a_player_that_names_no_part_waits_for_the_first_one(channel: RemoteChan
         live.publish(seq)
     found = live.playlist()
     msn = found.whole[-1].msn + 1
-    waiting = channel.read(f"index.m3u8?_HLS_msn={msn}")
+    waiting = channel.read(f"media.m3u8?_HLS_msn={msn}")
     channel.target.settle()
     upload = channel.upload(3)
     for picture in ts_pictures(3.0, 12):
@@ -846,7 +846,7 @@ def test_media_of_one_piece_have_no_parts(channel: RemoteChannel) -> None:
     found = live.playlist()
     assert found.part_target is None
     assert [segment.duration for segment in found.whole] == [2.0] * 3
-    waiting = channel.read("index.m3u8" + live.next_query())
+    waiting = channel.read("media.m3u8" + live.next_query())
     channel.target.settle()
     channel.post(3, b"".join(mp4_pictures(6.0, 1, 2.0))).expect(200)
     assert seqs(live.watcher.see(waiting.response().body.decode())) == ["0", "1", "2", "3"]
@@ -875,7 +875,7 @@ def test_a_client_that_leaves_waits_no_longer(channel: RemoteChannel, server: Lo
     live.publish(0)
     live.playlist()
     packager = server.plane.packagers.of(server.plane.registry.channels[channel.name])
-    waiting = channel.read("index.m3u8" + live.next_query())
+    waiting = channel.read("media.m3u8" + live.next_query())
     eventually(lambda: packager.waiting)
     waiting.abort()
     eventually(lambda: not packager.waiting)
@@ -887,7 +887,7 @@ def test_many_players_wait_for_the_same_part(channel: RemoteChannel, server: Loc
     for seq in range(2):
         live.publish(seq)
     live.playlist()
-    waiting = [channel.read("index.m3u8" + live.next_query()) for _ in range(2 * module.WAKE_BATCH + 3)]
+    waiting = [channel.read("media.m3u8" + live.next_query()) for _ in range(2 * module.WAKE_BATCH + 3)]
     packager = server.plane.packagers.of(server.plane.registry.channels[channel.name])
     eventually(lambda: len(packager.waiting) == len(waiting))
     upload = channel.upload(2, *ts_pictures(2.0, 12))
@@ -909,7 +909,7 @@ def test_players_are_counted_as_people_do(channel: RemoteChannel, server: LocalS
     live.media(live.playlist().whole[0].uri)
     assert server.inside(lambda: (found.audience, found.reading.used)) == (2, 1)
     now[0] += 2.5
-    waiting = [channel.read("index.m3u8" + live.next_query()) for _ in range(4)]
+    waiting = [channel.read("media.m3u8" + live.next_query()) for _ in range(4)]
     eventually(lambda: len(packager.waiting) == 4)
     live.publish(2)
     for connection in waiting:
@@ -942,7 +942,7 @@ def test_a_player_that_waits_is_sent_away_when_the_server_shuts_down() -> None:
         live = Live(target.channel())
         live.publish(0)
         live.playlist()
-        waiting = live.channel.read("index.m3u8" + live.next_query())
+        waiting = live.channel.read("media.m3u8" + live.next_query())
         target.settle()
         server.inside(server.stop)
         waiting.last(503)
@@ -954,7 +954,7 @@ def test_a_client_that_does_not_read_its_media_is_cut_off() -> None:
         channel = target.channel()
         big = ts_pictures(0.0, 25)
         channel.post(0, b"".join(big) + b"".join(big[1:2]) * 20_000).expect(200)
-        uri = read(channel.get("index.m3u8").body.decode()).whole[0].uri
+        uri = read(channel.get("media.m3u8").body.decode()).whole[0].uri
         peer = SlowPeer(server.port, f"GET {channel.at(uri)} HTTP/1.1\r\nHost: h\r\n\r\n".encode())
         eventually(lambda: server.plane.slow_peers.stalled)
         later(server, 0)
@@ -971,20 +971,20 @@ def test_a_client_that_does_not_read_its_media_is_cut_off() -> None:
 def test_a_playlist_has_a_tag_and_may_be_cached(live: Live) -> None:
     """A client that has the newest state gets 304; one state later it gets the playlist. Errors are not cached."""
     live.publish(0)
-    first = live.channel.get("index.m3u8").expect(200)
+    first = live.channel.get("media.m3u8").expect(200)
     tag = first.get("ETag") or ""
     assert tag.startswith('"')
     assert first.get("Vary") == "accept-encoding"
-    again = live.channel.get("index.m3u8", {"If-None-Match": tag}).expect(304)
+    again = live.channel.get("media.m3u8", {"If-None-Match": tag}).expect(304)
     assert (again.body, again.get("ETag"), again.get("Cache-Control")) == (b"", tag, first.get("Cache-Control"))
     live.publish(1)
     live.until(1)
-    assert live.channel.get("index.m3u8", {"If-None-Match": tag}).expect(200).get("ETag") != tag
-    assert live.channel.get("index.m3u8?_HLS_msn=999999999").expect(400).get("Cache-Control") == "no-store"
+    assert live.channel.get("media.m3u8", {"If-None-Match": tag}).expect(200).get("ETag") != tag
+    assert live.channel.get("media.m3u8?_HLS_msn=999999999").expect(400).get("Cache-Control") == "no-store"
 
 
 def test_both_names_of_a_playlist_have_the_same_text(live: Live) -> None:
-    """``media.m3u8`` blocks as ``index.m3u8`` does."""
+    """``index.m3u8`` with ``_HLS_msn`` is a media playlist, for players that have it open."""
     live.publish(0)
     query = f"?_HLS_msn={live.playlist().whole[0].msn}"
     bodies = {live.channel.get(name + query).expect(200).body for name in ("index.m3u8", "media.m3u8")}
@@ -994,11 +994,11 @@ def test_both_names_of_a_playlist_have_the_same_text(live: Live) -> None:
 def test_a_playlist_is_compressed_for_those_who_take_it(live: Live) -> None:
     """It has another tag then; with a token in the query each client has URLs of its own, and no compressed text."""
     live.publish(0)
-    packed = live.channel.get("index.m3u8", {"Accept-Encoding": "gzip"}).expect(200)
-    plain = live.channel.get("index.m3u8").expect(200)
+    packed = live.channel.get("media.m3u8", {"Accept-Encoding": "gzip"}).expect(200)
+    plain = live.channel.get("media.m3u8").expect(200)
     assert (packed.get("Content-Encoding"), gzip.decompress(packed.body)) == ("gzip", plain.body)
     assert packed.get("ETag") != plain.get("ETag")
-    assert live.channel.get("index.m3u8?token=x", {"Accept-Encoding": "gzip"}).get("Content-Encoding") is None
+    assert live.channel.get("media.m3u8?token=x", {"Accept-Encoding": "gzip"}).get("Content-Encoding") is None
 
 
 def test_files_of_a_playlist_have_ranges_and_tags(live: Live) -> None:

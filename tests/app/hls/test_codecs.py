@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import io
 import struct
+from collections.abc import Sequence
 
 import av
 import numpy as np
 import pytest
+from av.audio.stream import AudioStream
 from av.video.stream import VideoStream
 from hypothesis import given
 from hypothesis import strategies as st
@@ -28,7 +30,7 @@ def encoded(
     """A scanner that has seen a second of a picture and silence, as libavformat writes them."""
     file = io.BytesIO()
     with av.open(file, "w", form, options=MP4_OPTIONS if form == "mp4" else {}) as container:
-        streams = []
+        streams: list[tuple[VideoStream | AudioStream, Sequence[av.VideoFrame | av.AudioFrame]]] = []
         if video:
             quiet = {"x265-params": "log-level=none"} if video == "libx265" else {}
             picture = container.add_stream(video, rate=25, options={**quiet, **(options or {})})
@@ -38,6 +40,7 @@ def encoded(
             streams.append((picture, frames))
         if audio:
             sound = container.add_stream(audio, rate=48_000)
+            assert isinstance(sound, AudioStream)
             sound.metadata["language"] = language
             formats = [one.name for one in sound.codec.audio_formats or ()]
             samples = av.AudioFrame(format=formats[0], layout="stereo", samples=48_000)
@@ -49,7 +52,7 @@ def encoded(
             streams.append((sound, fifo.read_many(sound.codec_context.frame_size or 1024, partial=True)))
         for stream, frames in streams:
             for frame in frames:
-                container.mux(stream.encode(frame))
+                container.mux(stream.encode(frame))  # type: ignore[arg-type]
             container.mux(stream.encode(None))
     data = file.getvalue()
     found = scanner(sniff(data), b"")
@@ -157,8 +160,8 @@ def test_private_data_of_another_kind_are_no_sound() -> None:
 def test_no_bytes_make_it_fail(data: list[bytes]) -> None:
     """It tells what it can."""
     opening = b"".join(data)
-    for kind in (0x1B, 0x24, 0x0F, 0x03, 0x06):
-        ts_streams({1: kind}, {1: opening}, {1: opening}, frozenset({0x1B, 0x24}))
+    for number in (0x1B, 0x24, 0x0F, 0x03, 0x06):
+        ts_streams({1: number}, {1: opening}, {1: opening}, frozenset({0x1B, 0x24}))
     for unit in nal_units(opening):
         codecs._avc_picture(b"\x67\x64\0\x0d" + unit)
         codecs._hevc_picture(bytes(15) + unit)
@@ -172,7 +175,7 @@ def test_no_bytes_make_it_fail(data: list[bytes]) -> None:
             mp4_streams(box(b"moov", opening))
 
 
-@pytest.mark.parametrize(("audio", "why"), [("libopus", "players of HLS take Opus in MP4 alone"), ("aac", "")])
+@pytest.mark.parametrize(("audio", "why"), [("libopus", "hls.js and Apple's players take Opus in MP4 alone"), ("aac", "")])
 def test_a_codec_that_players_lack_in_mpeg_ts_is_refused(audio: str, why: str) -> None:
     """With the option of `publish` that helps."""
     obstacle = encoded("mpegts", audio=audio).obstacle

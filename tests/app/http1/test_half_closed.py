@@ -204,7 +204,7 @@ def test_a_reader_that_has_more_to_take_is_not_looked_at() -> None:
 
 def test_a_request_that_is_held_back_is_answered_as_the_last_one(server: LocalServer, channel: RemoteChannel) -> None:
     """A playlist waits for a segment, for example; the answer says that the connection closes."""
-    player = channel.create().waiting("index.m3u8")
+    player = channel.create().waiting("media.m3u8")
     player.half_close()
     half_closed(server)
     channel.publish(0, b"no media")

@@ -246,7 +246,7 @@ def test_a_player_goes_on_after_a_promotion(site: Site, content_type: str) -> No
     here.until(5)
     site.pair.same()
     site.stop_source()
-    waiting = here.channel.read("index.m3u8" + here.next_query())
+    waiting = here.channel.read("media.m3u8" + here.next_query())
     eventually(lambda: site.target.plane.parked[ParkedFor.PLAYLIST], what="it waits")
     assert run(site.target, destination_of(site.target).promote()) == 1
     here.publish(6, 1000.0)
@@ -317,7 +317,7 @@ def test_players_that_wait_are_told_to_ask_again() -> None:
     with durable(None) as server:
         waiting = {}
         for name in ("film", "fish", "other"):
-            waiting[name] = film(server, name).create("video/mp2t").read("index.m3u8")
+            waiting[name] = film(server, name).create("video/mp2t").read("media.m3u8")
         parked = server.plane.parked[ParkedFor.PLAYLIST]
         eventually(lambda: len(parked) == 3, what="all wait for a first segment")
         server.inside(lambda: destination_of(server).depose("https://new.example", ["fi*"]))

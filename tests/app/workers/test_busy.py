@@ -266,12 +266,12 @@ def test_a_holder_answers_playlists_and_media_of_hls(server: Server) -> None:
     """A player gets the same bytes from both."""
     with Crowd(server, names(1)[3], lambda seq: b"".join(ts_pictures(float(seq), 25))) as crowd:
         crowd.next()
-        name, playlist = crowd.channel.name, read(crowd.channel.get("index.m3u8").expect(200).body.decode())
+        name, playlist = crowd.channel.name, read(crowd.channel.get("media.m3u8").expect(200).body.decode())
         whole = playlist.whole[-2:]
         assert [crowd.channel.get(one.uri).body for one in whole] == crowd.bodies[-2:]
 
         def both_answer() -> bool:
-            for uri in ["index.m3u8", *(one.uri for one in whole)] + [part.uri for one in whole for part in one.parts]:
+            for uri in ["media.m3u8", *(one.uri for one in whole)] + [part.uri for one in whole for part in one.parts]:
                 answers = [alike(crowd.channel.get(uri).expect(200)) for _ in range(4)]
                 assert all(answer == answers[0] for answer in answers), uri
             return min(server.answered(name, "hls") + server.answered(name, "playlist")) > 4

@@ -88,7 +88,7 @@ SEEN = [
     "/api/v1/channels/a%2Fb", "/api/v1/channels/%00", "/trickle/nobody/0", "/trickle/",
     *(path.format(name) for name in (FRONTS[0], OTHERS[0]) for path in (
         "/api/v1/channels/{}", "/api/v1/channels/{}/segments?from=0", "/api/v1/channels/{}/segments?limit=0",
-        "/api/v1/channels/{}/segments?since=bad", "/trickle/{}/0", "/trickle/{}/9", "/trickle/{}/index.m3u8")),
+        "/api/v1/channels/{}/segments?since=bad", "/trickle/{}/0", "/trickle/{}/9", "/trickle/{}/media.m3u8")),
 ]  # fmt: skip
 
 

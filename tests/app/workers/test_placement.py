@@ -41,7 +41,7 @@ ODD_BYTES = "caf\udce9"  # a name that is not UTF-8
         (b"DELETE /api/v1/channels/%b?force=1 HTTP/1.1\r\n", None),
         (b"GET http://host/api/v1/channels/%b/segments HTTP/1.1\r\n", None),
         (b"GET /api/v1/%%63hannels/%b HTTP/1.1\r\n", None),
-        (b"GET /trickle/%b/index.m3u8?_HLS_msn=1 HTTP/1.1\r\n", None),
+        (b"GET /trickle/%b/media.m3u8?_HLS_msn=1 HTTP/1.1\r\n", None),
         (b"GET /trickle/caf%%c3%%a9/0 HTTP/1.1\r\n", ODD),
         (b"GET /trickle/caf\xc3\xa9/0 HTTP/1.1\r\n", ODD),
         (b"GET /api/v1/channels/caf%%C3%%A9 HTTP/1.1\r\n", ODD),
@@ -139,7 +139,7 @@ def test_the_beginning_that_says_enough(line: bytes, is_kept: bool) -> None:
     assert not placement.is_ours(head, 3)
     placement.worker_for(head[3:], 0)
     assert placement.is_ours(head, 3) == is_kept
-    assert placement.is_ours(b"GET /trickle/%b/index.m3u8?x HTTP" % name.encode(), 0) == is_kept
+    assert placement.is_ours(b"GET /trickle/%b/media.m3u8?x HTTP" % name.encode(), 0) == is_kept
     placement.set_choice(name, lambda route, number: 1)
     assert placement.worker_for(head[3:], 0) in (1, None)
     assert not placement.is_ours(head, 3)

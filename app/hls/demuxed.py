@@ -1,0 +1,183 @@
+"""One track of fragmented MP4: its init segment and its media, cut out of those of all tracks.
+
+**The problem.** Players of HLS take one track of sound in MP4. A channel with three languages has to be offered as one
+rendition of pictures and three of sound, and its segments hold all four.
+
+**The idea.** Each rendition is made of the same bytes when somebody asks for it: the fragments stay, with the one track
+and its samples alone. What comes out follows from the bytes that go in, so a name means the same bytes at every server
+(docs/adr/0029). It is work for each request, as long as nobody keeps it, and only such channels need it.
+
+Fragments cannot be moved if they name places of a file, or of another track's samples, instead of their own
+(:func:`can_move`, section 8.8.7 of ISO/IEC 14496-12). Nothing here raises for any bytes.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from itertools import islice
+from typing import Final, NamedTuple
+
+from tricklecast.trickle.media.containers import MAX_CHILDREN, Box, box, boxes, find_box, number
+
+MAX_RUNS: Final = 256
+"""Runs of samples of a track in a fragment that are read."""
+
+MAX_FRAGMENTS: Final = 20_000
+"""Fragments of a file that are read."""
+
+_BASE_IS_MOOF: Final = 0x020000
+_DATA_OFFSET: Final = 0x000001
+_SIZES: Final = 0x000200
+_DEFAULT_SIZE: Final = 0x000010
+_LEFT_OUT: Final = frozenset({b"sidx", b"saio", b"saiz"})
+"""Boxes that name places of bytes, or sizes of what is left out."""
+
+
+class _Run(NamedTuple):
+    """A ``trun``.
+
+    Attributes:
+        content: its content. size: of its samples, in bytes.
+        place: where its samples begin, behind the beginning of ``moof``; ``None``: behind those of the run before.
+    """
+
+    content: bytes
+    place: int | None
+    size: int
+
+
+def track_init(init: bytes, track: int) -> bytes:
+    """The init segment of one track.
+
+    Args:
+        init: that of all tracks. track: its number.
+    """
+    return b"".join(
+        _header(item, track) if item.kind == b"moov" else init[item.start : item.end] for item in boxes(init)
+    )
+
+
+def _header(moov: Box, track: int) -> bytes:
+    parts = []
+    for part in islice(boxes(moov.body), MAX_CHILDREN):
+        whole = bytes(moov.body[part.start : part.end])
+        if part.kind == b"trak":
+            header = find_box(part.body, b"tkhd")
+            if number(header, 20 if header[:1] == b"\1" else 12, 4) == track:
+                parts.append(whole)
+        elif part.kind == b"mvex":
+            kept = [
+                bytes(part.body[one.start : one.end])
+                for one in islice(boxes(part.body), MAX_CHILDREN)
+                if one.kind not in (b"trex", b"trep") or number(one.body, 4, 4) == track
+            ]
+            parts.append(box(b"mvex", *kept))
+        else:
+            parts.append(whole)
+    return box(b"moov", *parts)
+
+
+def default_size(init: bytes, track: int) -> int:
+    """The size of samples that have none of their own (``trex``, section 8.8.3)."""
+    for one in islice(boxes(find_box(init, b"moov", b"mvex")), MAX_CHILDREN):
+        if one.kind == b"trex" and number(one.body, 4, 4) == track:
+            return number(one.body, 16, 4)
+    return 0
+
+
+def track_media(data: bytes, track: int, usual: int = 0) -> bytes | None:
+    """The fragments of one track among those of all; ``None`` if they cannot be moved.
+
+    Args:
+        data: whole fragments. track: its number. usual: the size of samples that have none of their own.
+    """
+    found: list[bytes] = []
+    front: list[bytes] = []  # boxes directly before a fragment
+    for item in islice(boxes(data), 8 * MAX_FRAGMENTS):
+        if item.kind == b"moof":
+            fragment = _fragment(data, item, track, usual)
+            if fragment is None:
+                return None
+            if fragment:
+                found += [*front, fragment]
+            front = []
+        elif item.kind == b"mdat":
+            front = []
+        elif item.kind not in _LEFT_OUT:
+            front.append(data[item.start : item.end])
+    return b"".join(found)
+
+
+def can_move(head: bytes) -> bool:
+    """Whether the places of samples are counted from their own ``moof``; ``head``: the content of ``tfhd``."""
+    return bool(number(head, 1, 3) & _BASE_IS_MOOF)
+
+
+def _fragment(data: bytes, moof: Box, track: int, usual: int) -> bytes | None:
+    """``moof`` and ``mdat`` of the track; nothing if it has no samples there, ``None`` if they cannot be moved."""
+    others: list[bytes] = []
+    pieces: list[bytes] = []  # the track's boxes, and a hole for each run
+    runs: list[_Run] = []
+    header = b""
+    for part in islice(boxes(moof.body), MAX_CHILDREN):
+        if part.kind != b"traf":
+            others.append(bytes(moof.body[part.start : part.end]))
+            continue
+        head = find_box(part.body, b"tfhd")
+        if number(head, 4, 4) != track or header:
+            continue
+        if not can_move(head):
+            return None
+        header = head
+        for one in islice(boxes(part.body), MAX_CHILDREN + MAX_RUNS):
+            if one.kind == b"trun":
+                runs.append(_run(bytes(one.body), head, usual))
+            elif one.kind not in (b"tfhd", *_LEFT_OUT):
+                pieces.append(bytes(part.body[one.start : one.end]))
+    if not runs:
+        return b""
+    if runs[0].place is None:
+        return None
+    samples = list(_samples(data, moof, runs))
+    flags = number(header, 1, 3) | _BASE_IS_MOOF
+    head = box(b"tfhd", header[:1] + flags.to_bytes(3) + header[4:])
+    size = 8 + sum(map(len, others)) + 8 + len(head) + sum(map(len, pieces))
+    size += sum(8 + len(run.content) + (0 if run.place is not None else 4) for run in runs)
+    at, written = size + 8, []
+    for run, media in zip(runs, samples, strict=True):
+        written.append(_moved(run, at))
+        at += len(media)
+    traf = box(b"traf", head, *pieces, *written)
+    return box(b"moof", *others, traf) + box(b"mdat", *samples)
+
+
+def _run(content: bytes, head: bytes, usual: int) -> _Run:
+    flags, count = number(content, 1, 3), number(content, 4, 4)
+    place = int.from_bytes(content[8:12], signed=True) if flags & _DATA_OFFSET else None
+    begin = 8 + 4 * (flags & 0x05).bit_count()
+    fields = (flags & 0xF00).bit_count()
+    if flags & _SIZES:
+        before = begin + (4 if flags & 0x100 else 0)
+        step = 4 * fields
+        places = range(before, min(begin + step * count, len(content) - 3), step)
+        return _Run(content, place, sum(int.from_bytes(content[at : at + 4]) for at in places))
+    own = number(head, 1, 3)
+    if own & _DEFAULT_SIZE:
+        usual = number(head, 8 + (4 if own & 0x02 else 0) + (4 if own & 0x08 else 0), 4)
+    return _Run(content, place, count * usual)
+
+
+def _samples(data: bytes, moof: Box, runs: list[_Run]) -> Iterator[bytes]:
+    """The samples of each run. What is said to be outside of the bytes is left out."""
+    at = 0
+    for run in runs:
+        at = at if run.place is None else max(0, moof.start + run.place)
+        yield data[at : at + run.size]
+        at += run.size
+
+
+def _moved(run: _Run, place: int) -> bytes:
+    """A ``trun`` whose samples begin at this place of its fragment."""
+    flags = number(run.content, 1, 3) | _DATA_OFFSET
+    rest = run.content[8 if run.place is None else 12 :]
+    return box(b"trun", run.content[:1] + flags.to_bytes(3) + run.content[4:8] + place.to_bytes(4) + rest)

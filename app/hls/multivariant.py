@@ -1,0 +1,102 @@
+"""The multivariant playlist of a channel as text (draft-pantos-hls-rfc8216bis, section 4.4.6).
+
+It names the media playlist, and tells what a player wants to know before it asks for any media: codecs, size, frame
+rate, bit rates. They are those of the media that the media playlist names now. A player asks for it once.
+
+``EXT-X-INDEPENDENT-SEGMENTS`` promises something of all segments that will ever come, and a player never hears that it
+is no longer true. A publisher of video may send a segment that begins with no key picture at any time. So only sound
+alone has it, all of whose packets can be decoded without others. For video, the parts in the media playlist tell it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+from typing import Final
+
+from tricklecast.app.hls.codecs import SOUND, VIDEO, Stream
+from tricklecast.app.hls.packager import Packager
+from tricklecast.app.hls.playlist import VERSION
+from tricklecast.app.hls.rendered import QUERY, Rendered
+from tricklecast.app.hls.timeline import MediaSegment
+from tricklecast.trickle.wire import MEDIA_PLAYLIST_ROUTE
+
+_RATES: Final = (
+    24000 / 1001,
+    24.0,
+    25.0,
+    30000 / 1001,
+    30.0,
+    48.0,
+    50.0,
+    60000 / 1001,
+    60.0,
+    100.0,
+    120000 / 1001,
+    120.0,
+)
+_NEAR: Final = 0.002
+"""Times of media are rounded, so a frame rate that differs from a usual one by less than this share is that."""
+
+MAX_RATE: Final = 1000.0
+
+
+def multivariant(packager: Packager) -> Rendered:
+    """The multivariant playlist of a channel that is ready, as it is now."""
+    if packager.announced.version != packager.version:
+        text = "\n".join(_lines(packager)) + "\n"
+        packager.announced = Rendered(packager.version, text)
+    return packager.announced
+
+
+def _lines(packager: Packager) -> Iterator[str]:
+    streams = [one for one in packager.streams if one.kind in (VIDEO, SOUND)]
+    picture = next((one for one in streams if one.kind == VIDEO), None)
+    peak, average = bit_rates(packager.timeline.segments, packager.timeline.target_s)
+    told = [f"BANDWIDTH={peak}", f"AVERAGE-BANDWIDTH={average}"]
+    if codecs := codecs_of(streams):
+        told.append(f'CODECS="{codecs}"')
+    if picture and picture.width:
+        told.append(f"RESOLUTION={picture.width}x{picture.height}")
+    if picture and 0 < packager.frame_rate <= MAX_RATE:
+        told.append(f"FRAME-RATE={usual_rate(packager.frame_rate):.3f}")
+    yield "#EXTM3U"
+    yield f"#EXT-X-VERSION:{VERSION}"
+    if streams and not picture:
+        yield "#EXT-X-INDEPENDENT-SEGMENTS"
+    yield f"#EXT-X-STREAM-INF:{','.join(told)}"
+    yield f"{MEDIA_PLAYLIST_ROUTE}{QUERY}"
+
+
+def codecs_of(streams: Iterable[Stream]) -> str:
+    """The codecs of these streams, each once; nothing if one is not known."""
+    codecs = [one.codec for one in streams]
+    return ",".join(dict.fromkeys(codecs)) if all(codecs) else ""
+
+
+def usual_rate(rate: float) -> float:
+    """The usual frame rate that was measured as this one, or else this one."""
+    nearest = min(_RATES, key=lambda one: abs(one - rate))
+    return nearest if abs(nearest - rate) <= _NEAR * rate else rate
+
+
+def bit_rates(segments: Iterable[MediaSegment], target_s: float) -> tuple[int, int]:
+    """Bits per second of the segments that have ended: the peak and the average (section 4.1).
+
+    The peak is the highest rate of segments that follow each other and last half a target duration to one and a half.
+    If none last so long, it is the highest rate of one.
+    """
+    ended = [(8 * (one.end - one.start), one.duration) for one in segments if one.duration and not one.gap]
+    peak = 0.0
+    for first in range(len(ended)):
+        bits, span_s = 0, 0.0
+        for size, duration in ended[first:]:
+            bits, span_s = bits + size, span_s + duration
+            if span_s > 1.5 * target_s:
+                break
+            if span_s >= 0.5 * target_s:
+                peak = max(peak, bits / span_s)
+    if not peak:
+        peak = max((size / duration for size, duration in ended), default=0.0)
+    total_s = sum(duration for _, duration in ended)
+    average = sum(size for size, _ in ended) / total_s if total_s else 0.0
+    return max(1, round(peak), round(average)), max(1, round(average))
