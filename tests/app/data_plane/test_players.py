@@ -559,13 +559,13 @@ def test_the_playlist_of_an_ended_channel_stays(tmp_path: Path, content_type: st
                 history(live)
                 live.publish(12, 14.0)
                 live.channel.end()
-                drained = live.channel.get("index.m3u8").body.decode()
+                drained = live.channel.get("media.m3u8").body.decode()
                 buried(server, live.channel)
             for query in ("", "?_HLS_msn=0"):
                 found = live.playlist(query)
                 assert found.ended
                 assert seqs(found)[-1] == "12"
-                text = live.channel.get("index.m3u8").body.decode()
+                text = live.channel.get("media.m3u8").body.decode()
                 names = [one.uri for one in found.whole if not one.gap] + [found.whole[-1].map][
                     : content_type == "video/mp4"
                 ]
@@ -593,14 +593,14 @@ def test_nobody_has_watched_an_ended_channel(tmp_path: Path) -> None:
         texts = set()
         for _ in range(2):
             assert seqs(live.playlist()) == ["0", "1", "2"]
-            texts.add(live.channel.get("index.m3u8").body)
+            texts.add(live.channel.get("media.m3u8").body)
             server.inside(lambda: server.plane.packagers.expire(server.plane.clock() + 1000))
             assert not len(server.plane.packagers)
         assert len(texts) == 1
         archive = server.archive
         assert archive is not None
         server.inside(lambda: archive.forget("cam", 1))
-        live.channel.get("index.m3u8").expect(404)
+        live.channel.get("media.m3u8").expect(404)
 
 
 def test_without_storage_an_ended_channel_has_a_playlist_while_it_drains() -> None:
@@ -610,7 +610,7 @@ def test_without_storage_an_ended_channel_has_a_playlist_while_it_drains() -> No
         live.publish(0)
         live.playlist()
         live.channel.end()
-        eventually(lambda: live.channel.get("index.m3u8").status == 404)
+        eventually(lambda: live.channel.get("media.m3u8").status == 404)
 
 
 def test_only_so_many_ended_channels_are_served_at_a_time(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -631,7 +631,7 @@ def test_only_so_many_ended_channels_are_served_at_a_time(tmp_path: Path, monkey
             def go_on(self) -> None: ...
 
         server.inside(lambda: packager.waiting.update({Waiting(): None}))
-        assert films[0].channel.get("index.m3u8").expect(503).get("Retry-After")
+        assert films[0].channel.get("media.m3u8").expect(503).get("Retry-After")
         assert seqs(films[1].playlist()) == ["0"]
 
 
