@@ -96,7 +96,7 @@ _PLAYABLE: Final = {
 
 _PRIVATE: Final = 0x06
 _ONLY_MP4: Final = {b"Opus": "Opus", b"AV01": "AV1", b"VP09": "VP9"}
-"""Codecs of private data in MPEG-TS, by how they are registered there. hls.js and Apple's players take them in MP4 alone."""
+"""Codecs of private data in MPEG-TS, by how they are registered there. hls.js and Apple's players take them in MP4."""
 
 _MPEG_AUDIO: Final = frozenset({0x03, 0x04})
 """Stream types of MP3 and MP2. Of segments with these, hls.js gives browsers the first part only."""

@@ -175,7 +175,9 @@ def test_no_bytes_make_it_fail(data: list[bytes]) -> None:
             mp4_streams(box(b"moov", opening))
 
 
-@pytest.mark.parametrize(("audio", "why"), [("libopus", "hls.js and Apple's players take Opus in MP4 alone"), ("aac", "")])
+@pytest.mark.parametrize(
+    ("audio", "why"), [("libopus", "hls.js and Apple's players take Opus in MP4 alone"), ("aac", "")]
+)
 def test_a_codec_that_players_lack_in_mpeg_ts_is_refused(audio: str, why: str) -> None:
     """With the option of `publish` that helps."""
     obstacle = encoded("mpegts", audio=audio).obstacle
