@@ -201,12 +201,11 @@ def ts_streams(
             codec, width, height = _picture(kind, opening)
             found.append(Stream(pid, VIDEO, codec, width, height))
             continue
-        codec = sound_codec(kind, told, opening)
-        if codec is not None:
+        if (sound := sound_codec(kind, told, opening)) is not None:
             letters = told.get(_LANGUAGE, b"")[:3].decode("latin-1")
             language = letters if letters.isascii() and letters.isalpha() and letters != "und" else ""
             channels = number(opening, 2, 2) >> 6 & 7 if kind == _AAC else 0
-            found.append(Stream(pid, SOUND, codec, language=language, channels=8 if channels == 7 else channels))
+            found.append(Stream(pid, SOUND, sound, language=language, channels=8 if channels == 7 else channels))
     return found
 
 

@@ -50,8 +50,8 @@ def encoded(
             fifo = av.AudioFifo()
             fifo.write(samples)
             streams.append((sound, fifo.read_many(sound.codec_context.frame_size or 1024, partial=True)))
-        for stream, frames in streams:
-            for frame in frames:
+        for stream, given_to in streams:
+            for frame in given_to:
                 container.mux(stream.encode(frame))  # type: ignore[arg-type]
             container.mux(stream.encode(None))
     data = file.getvalue()
