@@ -47,7 +47,7 @@ from tricklecast.app.data_plane.responses import EXPIRED, REVOKED, Reply
 from tricklecast.app.data_plane.routing import Route, Router
 from tricklecast.app.data_plane.scheduling import Peer, Turns
 from tricklecast.app.hls.packager import Packagers
-from tricklecast.app.hls.past import PastChannels
+from tricklecast.app.hls.recording import FindPast, Recordings
 from tricklecast.app.replication.sending import Sending
 from tricklecast.trickle.records import AccessRecord, Figures
 
@@ -240,7 +240,7 @@ class DataPlane:
         node: str | None = None,
         authorizer: Authorizer | None = None,
         durability: Durability | None = None,
-        past: PastChannels | None = None,
+        past: FindPast | None = None,
         witness: Witness | None = None,
         numbers: Iterator[int] | None = None,
         admission: Admission | None = None,
@@ -268,7 +268,8 @@ class DataPlane:
         )
         self.pacing = Pacing(options.publisher_wait_s, self.fault)
         self.feeds = Sending(registry)
-        self.packagers = Packagers(registry, lambda: self.clock(), to_us, self._soon, past)
+        self.packagers = Packagers(registry, lambda: self.clock(), to_us, self._soon)
+        self.recordings = None if past is None else Recordings(registry, past, lambda: self.clock())
         self.connection_numbers = numbers or count(1)
         self.connections: set[Peer] = set()  # all open ones
         self.parsers = 0  # of connections: those that read a request, and some that wait
@@ -422,6 +423,7 @@ class DataPlane:
             ("slow peers", lambda: self.slow_peers.expire(now, self.turns)),
             ("pacing", self.pacing.expire),
             ("playlists", lambda: self.packagers.expire(now)),
+            ("recordings", lambda: None if self.recordings is None else self.recordings.expire(now)),
             ("feeds", self.feeds.expire),
             ("withdrawn permissions", self._end_withdrawn),
             ("expired tokens", self._end_expired),

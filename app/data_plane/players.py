@@ -10,8 +10,9 @@ from typing import ClassVar, Final
 from urllib.parse import quote
 
 from tricklecast.app.content_coding import takes_gzip
-from tricklecast.app.core.results import Cause, Refusal
+from tricklecast.app.core.results import Refusal
 from tricklecast.app.core.segment import Segment
+from tricklecast.app.core.state import Channel
 from tricklecast.app.core.storm_guard import ReplyKind
 from tricklecast.app.data_plane.context import DataPlane, ParkedFor
 from tricklecast.app.data_plane.exchange import Caller, Exchange, Parked
@@ -34,6 +35,7 @@ from tricklecast.app.hls.multivariant import multivariant
 from tricklecast.app.hls.packager import Packager
 from tricklecast.app.hls.playlist import CONTENT_TYPE as PLAYLIST_TYPE
 from tricklecast.app.hls.playlist import playlist
+from tricklecast.app.hls.recording import Recording
 from tricklecast.app.hls.rendered import Rendered
 from tricklecast.trickle import wire
 from tricklecast.trickle.records import Op, Reason
@@ -76,6 +78,8 @@ def only_owner_answers(plane: DataPlane, route: Route) -> bool:
 def _playlist(connection: Caller, request: Request, route: Route) -> Reply | Exchange:
     """Answer with the playlist, as soon as it has the segment or part that the client waits for."""
     plane = connection.plane
+    if (recording := _recording(plane, route)) is not None:
+        return _recorded(connection, request, route, recording)
     found = _packager(connection, request, route)
     if not isinstance(found, Packager):
         return found
@@ -119,6 +123,8 @@ def _playlist_reply(request: Request, found: Rendered, asked: Blocking, caching:
 
 def _media(connection: Caller, request: Request, route: Route) -> Reply | Exchange:
     """Answer with a file of a playlist. A part that the playlist only hints at is sent as soon as it is whole."""
+    if (recording := _recording(connection.plane, route)) is not None:
+        return _recorded(connection, request, route, recording)
     found = _packager(connection, request, route)
     if not isinstance(found, Packager):
         return found
@@ -126,7 +132,7 @@ def _media(connection: Caller, request: Request, route: Route) -> Reply | Exchan
     assert media is not None, "the route of media says which"
     there = _find(found, media)
     if there is not None:
-        return _file(connection, request, found, media, there)
+        return _file(connection, request, found.channel, media, there)
     hinted = (media.prefix, media.seq, media.part) == (found.prefix, *found.next_part) and not found.ended
     if hinted and request.method != b"HEAD":
         parked = _await(connection, request, route, found, BLOCKING_TARGETS * found.timeline.target_s)
@@ -137,8 +143,37 @@ def _media(connection: Caller, request: Request, route: Route) -> Reply | Exchan
     return delayed or noted(request, connection.plane.registry, route, reply)
 
 
+def _recording(plane: DataPlane, route: Route) -> Recording | None:
+    """The recording of a channel that has ended, and has drained; ``None``: there is none, or the channel is here."""
+    if plane.recordings is None or plane.registry.channels.get(route.channel) is not None:
+        return None
+    return plane.recordings.of(route.channel)
+
+
+def _recorded(connection: Caller, request: Request, route: Route, found: Recording) -> Reply | Exchange:
+    """Answer with the playlist of a recording, or a file of it, as soon as the recording is made."""
+    if not found.ready:
+        if found.unsuited:
+            return Reply(Status.UNSUPPORTED, Reason.BAD_REQUEST, body=found.unsuited.encode())
+        late = Reply(Status.UNAVAILABLE, Reason.TIMEOUT, body=b"The recording is being read", retry_after_s=1)
+        return (request.method != b"HEAD" and _await(connection, request, route, found, FIRST_SEGMENT_S)) or late
+    if (asked := route.blocking) is not None:
+        private = connection.plane.authorizer is not None
+        caching = playlist_caching(found.target_s, blocking=False, private=private)
+        return _playlist_reply(request, found.rendered, asked, caching)
+    media = route.media
+    assert media is not None, "it is a playlist, or a file of one"
+    there: bytes | tuple[Segment, int, int] | None = None
+    if media.prefix == found.prefix and not media.at and media.part is None:
+        there = found.inits.get(media.init) if media.seq is None else found.find(media.seq)
+    if there is not None:
+        return _file(connection, request, found.channel, media, there)
+    reply = Reply(Status.NOT_FOUND, Reason.NOT_FOUND, body=b"No such media: ask for the playlist again")
+    return delay(connection, request, route, ReplyKind.MISSING, 0, answer_player) or reply
+
+
 def _file(
-    connection: Caller, request: Request, found: Packager, media: Media, there: bytes | tuple[Segment, int, int]
+    connection: Caller, request: Request, channel: Channel, media: Media, there: bytes | tuple[Segment, int, int]
 ) -> Reply | Exchange:
     """A file of a playlist, or a range of it."""
     caching = media_caching(private=connection.plane.authorizer is not None)
@@ -157,7 +192,7 @@ def _file(
         return Reply(status, Reason.COMPLETE, body=body, content_type=content_type, caching=caching, lines=lines)
     segment, first, _ = there
     head = ResponseHead(status, lines, content_type, end - begin, caching)
-    return MediaReader(connection, request, found.channel, segment, first + begin, first + end, head)
+    return MediaReader(connection, request, channel, segment, first + begin, first + end, head)
 
 
 def _find(found: Packager, media: Media) -> bytes | tuple[Segment, int, int] | None:
@@ -172,10 +207,11 @@ def _find(found: Packager, media: Media) -> bytes | tuple[Segment, int, int] | N
 def _packager(connection: Caller, request: Request, route: Route) -> Packager | Reply | Parked:
     """The packager of the channel; or a response, or a wait for the channel's first segment."""
     plane = connection.plane
-    found = _followed(plane, route.channel)
-    if isinstance(found, Refusal):
-        reply = refusal_reply(found, route.op, plane.jitter)
-        return delay(connection, request, route, kind_of(found), 0, answer_player) or reply
+    channel = plane.registry.find(route.channel)
+    if isinstance(channel, Refusal):
+        reply = refusal_reply(channel, route.op, plane.jitter)
+        return delay(connection, request, route, kind_of(channel), 0, answer_player) or reply
+    found = plane.packagers.of(channel)
     if found.ready:
         return found
     if found.unsuited:
@@ -193,16 +229,9 @@ def _packager(connection: Caller, request: Request, route: Route) -> Packager | 
     )
 
 
-def _followed(plane: DataPlane, name: str) -> Packager | Refusal:
-    """The packager of the channel of this name, or else of the last one, if storage has it."""
-    channel = plane.registry.find(name)
-    if not isinstance(channel, Refusal):
-        return plane.packagers.of(channel)
-    past = plane.packagers.of_past(name) if channel.why is Cause.NOT_FOUND else None
-    return channel if past is None else past
-
-
-def _await(connection: Caller, request: Request, route: Route, found: Packager, wait_s: float) -> Parked | None:
+def _await(
+    connection: Caller, request: Request, route: Route, found: Packager | Recording, wait_s: float
+) -> Parked | None:
     """Let a request wait for news of a playlist until this time after its arrival; ``None`` if that is over."""
     left_s = request.arrived + wait_s - connection.plane.clock()
     if left_s <= 0 or connection.plane.registry.shutting_down:

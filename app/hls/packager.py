@@ -14,8 +14,7 @@ once. It is forgotten when nobody has asked for :data:`IDLE_S`.
 replicas and storage have it, too. A later packager of any process begins at that segment, and makes the same playlist
 from the same bytes. If the segment is not held any more, numbers go on behind all that were used. A copy of another
 server's channel (:class:`~tricklecast.app.core.copies.Copy`) is marked where it is, and keeps the mark when it is
-promoted: players go on. So does the last channel of a name that has ended, while storage has its segments
-(:mod:`~tricklecast.app.hls.past`): its playlist is complete, and says so.
+promoted: players go on. A channel that has ended and drained has a recording (:mod:`~tricklecast.app.hls.recording`).
 
 The first packager of a channel begins with what follows from the channel. The second in which it was created and its
 epoch begin the names of media. A server without a data directory begins with epoch 1 again after a restart; the second
@@ -34,14 +33,11 @@ from typing import Final, Protocol
 
 from tricklecast.app.core.copies import Copy
 from tricklecast.app.core.facts import MAX_MARK
-from tricklecast.app.core.limits import Limit
 from tricklecast.app.core.registry import Registry
-from tricklecast.app.core.results import Cause, Refusal
 from tricklecast.app.core.rules import OwnedChannel
 from tricklecast.app.core.segment import COMPLETE, SKIPPED, Segment
 from tricklecast.app.core.state import Channel, Found, Ready
 from tricklecast.app.hls.codecs import Stream
-from tricklecast.app.hls.past import PastChannels, past_channel
 from tricklecast.app.hls.rendered import NOTHING, Rendered
 from tricklecast.app.hls.timeline import Mark, Timeline
 from tricklecast.app.hls.units import Scanner, scanner
@@ -80,9 +76,6 @@ PLAYER_TARGETS: Final = 3
 
 WAKE_BATCH: Final = 64
 """Waiting requests that are answered in one turn of the event loop."""
-
-PAST: Final = 256
-"""Channels that have ended and drained of which players are served at a time."""
 
 NAMES: Final = 10_000
 """Channels that were packaged lately, whose numbers are remembered."""
@@ -479,7 +472,6 @@ class Packagers:
 
     Args:
         registry, clock, to_us, defer: as for :class:`Packager`.
-        past: finds channels in storage that have ended.
     """
 
     def __init__(
@@ -488,12 +480,9 @@ class Packagers:
         clock: Callable[[], float],
         to_us: Callable[[float], int],
         defer: Callable[[Callable[[], None]], object],
-        past: PastChannels | None = None,
     ) -> None:
         self._registry, self._clock, self._to_us, self._defer = registry, clock, to_us, defer
-        self._find_past = past
         self._packagers: dict[str, Packager] = {}  # by the channel's name
-        self._past: OrderedDict[str, Channel] = OrderedDict()  # that have ended and drained, in the order of requests
         # By the channel's name, the media and discontinuity sequence numbers behind all that are used.
         self._used: OrderedDict[str, tuple[int, int]] = OrderedDict()
 
@@ -519,50 +508,25 @@ class Packagers:
         found.asked_at = self._clock()
         return found
 
-    def of_past(self, name: str) -> Packager | Refusal | None:
-        """The packager of the last channel of this name, which has ended and drained.
-
-        Returns:
-            ``None``: storage has nothing of it. A refusal: players wait for too many other ones.
-        """
-        stored = None if self._find_past is None else self._find_past(name)
-        if stored is None:
-            return None
-        about, segments = stored
-        channel = self._past.get(name)
-        if channel is None or channel.retained is not segments:
-            if channel is None and len(self._past) >= PAST:
-                oldest = self._packagers[next(iter(self._past))]
-                if oldest.waiting:
-                    return Refusal(Cause.LIMIT, limit=Limit.READERS)
-                self._forget(oldest)
-            channel = past_channel(self._registry, about, segments, self._clock())
-        found = self.of(channel)  # it forgets the one before
-        self._past[name] = channel
-        self._past.move_to_end(name)
-        return found
-
     def expire(self, now: float) -> None:
         """Forget packagers that nobody asks any more, those whose channel is gone, and those of replicas that err."""
         for found in list(self._packagers.values()):
             is_astray = not isinstance(found.channel, OwnedChannel | Copy) and not found.in_step
             idle = now - (found.began_at if is_astray else found.asked_at) > IDLE_S and not found.waiting
             found.count_players()
-            name = found.channel.name
-            if idle or found.channel not in (self._registry.channels.get(name), self._past.get(name)):
+            if idle or self._registry.channels.get(found.channel.name) is not found.channel:
                 self._forget(found)
 
     def _first_numbers(self, channel: Channel) -> tuple[str, int, int]:
-        """They follow from the channel, unless it can go on and its name has had higher ones here."""
+        """They follow from the channel, unless its name has had higher ones here."""
         created_s = round(self._to_us(channel.created_at) / 1e6)
-        msn, discontinuities = (0, 0) if channel.ended else self._used.get(channel.name, (0, 0))
+        msn, discontinuities = self._used.get(channel.name, (0, 0))
         origin = max(msn, (created_s - COUNTED_FROM_S) * COUNTED_HZ)
         return f"{max(0, created_s):x}.{channel.epoch}", origin, max(discontinuities, channel.epoch)
 
     def _forget(self, found: Packager) -> None:
         name, timeline = found.channel.name, found.timeline
         del self._packagers[name]
-        self._past.pop(name, None)
         if timeline.next_msn:
             msn, _ = self._used.get(name, (0, 0))
             self._used[name] = max(msn, timeline.next_msn), timeline.next_discontinuities + 1

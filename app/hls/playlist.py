@@ -48,7 +48,7 @@ def _lines(packager: Packager, query: str) -> Iterator[str]:
             init = one.init
             yield f'#EXT-X-MAP:URI="{prefix}-init-{init}.mp4{query}"'
         if one.captured_us:
-            yield f"#EXT-X-PROGRAM-DATE-TIME:{_date(one.captured_us)}"
+            yield f"#EXT-X-PROGRAM-DATE-TIME:{date_of(one.captured_us)}"
         if one.gap:
             yield "#EXT-X-GAP"
         if timeline.part_s and not one.gap and one.msn >= timeline.parts_from:
@@ -68,5 +68,6 @@ def _lines(packager: Packager, query: str) -> Iterator[str]:
         yield f'#EXT-X-PRELOAD-HINT:TYPE=PART,URI="{uri}"'
 
 
-def _date(at_us: int) -> str:
+def date_of(at_us: int) -> str:
+    """A time as playlists have it; microseconds since 1970."""
     return datetime.fromtimestamp(at_us / 1e6, UTC).isoformat(timespec="milliseconds").replace("+00:00", "Z")

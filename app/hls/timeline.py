@@ -291,7 +291,7 @@ class Cutter:
         return part
 
 
-def _lengths(scan: Scanner) -> list[float]:
+def lengths_of(scan: Scanner) -> list[float]:
     """The durations of the units of a finished segment."""
     lengths = [duration_of(scan.units, place) for place in range(len(scan.units))]
     lengths[-1] += scan.still_s
@@ -540,7 +540,7 @@ class Timeline:
     # Mechanics.
 
     def _close(self, scan: Scanner, size: int, *, complete: bool) -> None:
-        lengths = _lengths(scan)
+        lengths = lengths_of(scan)
         self._is_partless |= scan.still_s != 0
         self._expected = scan.units[-1].time + lengths[-1]
         self._breaks = not complete
@@ -553,7 +553,7 @@ class Timeline:
         one.size, one.complete = size, complete
         self._early.append(one)
         self._early_units += len(scan.units)
-        lengths = _lengths(scan)
+        lengths = lengths_of(scan)
         self._longest_s, self._unit_s = max(self._longest_s, sum(lengths)), max(self._unit_s, *lengths)
         self._is_whole_only |= scan.is_whole_only
         if len(self._early) >= MAX_LISTED or self._early_units >= MAX_EARLY_UNITS:

@@ -71,7 +71,7 @@ from tricklecast.app.storage.database import (
     boot_id,
     unwritten,
 )
-from tricklecast.app.storage.replay import StoredSegment, replayed
+from tricklecast.app.storage.replay import StoredSegment, pieces_of, replayed
 from tricklecast.app.storage.restore import Inventory
 from tricklecast.trickle.paths import is_reserved
 
@@ -219,6 +219,14 @@ class StoredChannel:
         place = bisect_left(self.seqs, seq)
         stored = self.seqs[place : place + 1]
         return min([*stored, *(one for one in self.taps if one >= seq)], default=None)
+
+    def opener(self, seq: int) -> Callable[[], Iterator[bytes]] | None:
+        """A function that opens a segment in the directory for a thread, and reads it in pieces; ``None``: it is gone.
+
+        The caller holds no file: if retention removes it meanwhile, the function raises :exc:`OSError`.
+        """
+        entry = self.entries.get(seq)
+        return None if entry is None else partial(pieces_of, self.path_of(entry), entry)
 
     def has(self, seq: int, opened_at: float) -> bool:
         """Whether all of the segment is here that got its first byte at this time (without one: that closed then)."""
@@ -464,7 +472,8 @@ class Archive:
     def past(self, name: str) -> tuple[Restored, StoredChannel] | None:
         """The last channel of that name, if it has ended and there are segments of it."""
         stored = self.latest.get(name)
-        if stored is None or stored.row.ended_us is None or not (stored.seqs or stored.taps):
+        is_live = stored is not None and stored.channel is not None and not stored.channel.ended
+        if stored is None or is_live or not stored.seqs:
             return None
         return stored.restored, stored
 

@@ -17,6 +17,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
+from collections.abc import Iterator
 from concurrent.futures import Executor
 from pathlib import Path
 from typing import Final, NamedTuple, Protocol
@@ -49,6 +50,20 @@ class StoredSegment(NamedTuple):
     start: int
     opened_us: int
     closed_us: int
+
+
+def pieces_of(path: Path, entry: StoredSegment) -> Iterator[bytes]:
+    """Read a segment in a thread, piece by piece, without its checksum.
+
+    Raises:
+        OSError: the file is gone, or cannot be read.
+    """
+    left = entry.size
+    with path.open("rb", buffering=0) as file:
+        file.seek(entry.start)
+        while left and (data := file.read(min(left, PIECE_BYTES))):
+            left -= len(data)
+            yield data
 
 
 class SegmentStore(Protocol):

@@ -167,7 +167,7 @@ def _check(playlist: Playlist) -> None:
         assert playlist.part_target is None, "pictures have no parts"
         assert all(segment.span for segment in playlist.whole if not segment.gap), "each has its bytes (4.4.3.6)"
     else:
-        assert playlist.control.get("CAN-BLOCK-RELOAD") == "YES"
+        assert playlist.control.get("CAN-BLOCK-RELOAD") == "YES" or (playlist.ended and not playlist.control)
     if "CAN-SKIP-UNTIL" in playlist.control:
         assert float(playlist.control["CAN-SKIP-UNTIL"]) >= 6 * playlist.target, "(4.4.3.8)"
     if playlist.skipped:

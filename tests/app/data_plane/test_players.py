@@ -540,69 +540,6 @@ def history(live: Live) -> None:
 # After the end.
 
 
-def buried(server: LocalServer, channel: RemoteChannel) -> None:
-    """Wait until the drain of a channel that has ended is over, and storage has all of it."""
-    archive = server.archive
-    assert archive is not None
-    eventually(lambda: channel.name not in server.plane.registry.channels and not archive.backlog)
-    channel.get(0).expect(404)
-
-
-@pytest.mark.parametrize("content_type", FORMATS)
-def test_the_playlist_of_an_ended_channel_stays(tmp_path: Path, content_type: str) -> None:
-    """It is complete, and the same in the drain, after it and after a restart, with all that it names."""
-    answers, drained = [], ""
-    for start in range(2):
-        with local_server(data_dir=tmp_path, channel_drain_s=0.3) as server:
-            live = Live(RemoteChannel(server.target(), "cam"), content_type)
-            if not start:
-                history(live)
-                live.publish(12, 14.0)
-                live.channel.end()
-                drained = live.channel.get("media.m3u8").body.decode()
-                buried(server, live.channel)
-            for query in ("", "?_HLS_msn=0"):
-                found = live.playlist(query)
-                assert found.ended
-                assert seqs(found)[-1] == "12"
-                text = live.channel.get("media.m3u8").body.decode()
-                names = [one.uri for one in found.whole if not one.gap] + [found.whole[-1].map][
-                    : content_type == "video/mp4"
-                ]
-                answers.append((text, [live.media(name) for name in names]))
-            live.channel.get(found.whole[-1].uri, {"Range": "bytes=0-9"}).expect(206)
-            assert server.plane.registry.find("cam"), "it is no channel of the server"
-            if start:
-                live.publish(0)
-                after = live.playlist()
-                assert not after.ended
-                assert after.msn > found.whole[-1].msn
-                live.channel.get(names[0]).expect(404)
-            live.channel.target.close()
-    assert answers == [(drained, answers[0][1])] * 4
-
-
-def test_nobody_has_watched_an_ended_channel(tmp_path: Path) -> None:
-    """Its first playlist has the newest segments that storage keeps, each time the same; with the last one it goes."""
-    with local_server(data_dir=tmp_path, channel_drain_s=0.05) as server, server.client() as target:
-        live = Live(target.channel("cam"))
-        for seq in range(3):
-            live.publish(seq)
-        live.channel.end()
-        buried(server, live.channel)
-        texts = set()
-        for _ in range(2):
-            assert seqs(live.playlist()) == ["0", "1", "2"]
-            texts.add(live.channel.get("media.m3u8").body)
-            server.inside(lambda: server.plane.packagers.expire(server.plane.clock() + 1000))
-            assert not len(server.plane.packagers)
-        assert len(texts) == 1
-        archive = server.archive
-        assert archive is not None
-        server.inside(lambda: archive.forget("cam", 1))
-        live.channel.get("media.m3u8").expect(404)
-
-
 def test_without_storage_an_ended_channel_has_a_playlist_while_it_drains() -> None:
     """Then it is gone."""
     with local_server(channel_drain_s=0.3) as server, server.client() as target:
@@ -611,28 +548,6 @@ def test_without_storage_an_ended_channel_has_a_playlist_while_it_drains() -> No
         live.playlist()
         live.channel.end()
         eventually(lambda: live.channel.get("media.m3u8").status == 404)
-
-
-def test_only_so_many_ended_channels_are_served_at_a_time(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """The one that was asked for longest ago makes way, unless somebody waits for it."""
-    monkeypatch.setattr(module, "PAST", 1)
-    with local_server(data_dir=tmp_path, channel_drain_s=0.05) as server, server.client() as target:
-        films = [Live(target.channel(name)) for name in ("one", "two")]
-        for live in films:
-            live.publish(0)
-            live.channel.end()
-            buried(server, live.channel)
-        for live in (*films, *films):
-            assert seqs(live.playlist()) == ["0"]
-            assert len(server.plane.packagers) == 1
-        (packager,) = server.plane.packagers._packagers.values()
-
-        class Waiting:
-            def go_on(self) -> None: ...
-
-        server.inside(lambda: packager.waiting.update({Waiting(): None}))
-        assert films[0].channel.get("media.m3u8").expect(503).get("Retry-After")
-        assert seqs(films[1].playlist()) == ["0"]
 
 
 @pytest.mark.parametrize("content_type", FORMATS)

@@ -1,0 +1,363 @@
+"""Recordings: the playlist of a channel that has ended, over all that storage has of it.
+
+**The problem.** A packager (:mod:`~tricklecast.app.hls.packager`) reads each byte of a live channel, and lists its
+newest segments. A recording of hours is gigabytes, and who asks for it wants a playlist now, with all of it.
+
+**The idea.** Media say when they begin. A segment that its publisher ended lasts until the next one begins, so the
+first :data:`HEAD_BYTES` of each are enough. A segment is read wholly only if its end does not follow from the next one:
+the last one, one that broke off, and one before a hole or a jump. A thread reads, :data:`BATCH` segments at a time, so
+that readers of other stored segments have their turns.
+
+Each segment of the channel is one media segment, which is never cut: its name has the rule ``0.0``, which no packager
+makes. A recording never changes, but for segments that retention removes: then it is made anew. It is forgotten when
+nobody has asked for :data:`IDLE_S`.
+"""
+
+from __future__ import annotations
+
+import logging
+import math
+from asyncio import Task, get_running_loop
+from collections.abc import Callable, Iterator, Sequence
+from concurrent.futures import Executor
+from dataclasses import dataclass
+from hashlib import blake2b
+from itertools import pairwise
+from statistics import median
+from typing import Final, Protocol, TypeAlias
+
+from tricklecast.app.clock import to_us
+from tricklecast.app.core.registry import Registry, Restored
+from tricklecast.app.core.segment import COMPLETE, Segment
+from tricklecast.app.core.state import Channel, Retained, SegmentSummary
+from tricklecast.app.hls.packager import IDLE_S, Waiter
+from tricklecast.app.hls.playlist import VERSION, date_of
+from tricklecast.app.hls.rendered import NOTHING, QUERY, Rendered
+from tricklecast.app.hls.timeline import JUMP_S, Mark, lengths_of
+from tricklecast.app.hls.units import WRAP_S, Scanner, scanner
+from tricklecast.trickle.media.clock import read_prft, read_temi
+from tricklecast.trickle.media.containers import Container, sniff
+from tricklecast.trickle.wire import HLS_ROUTE, NO_LIFE
+
+logger = logging.getLogger("tricklecast.hls")
+
+HEAD_BYTES: Final = 64 << 10
+"""Bytes of each segment that are read: tables or an init segment, the time of capture, and the first picture's time."""
+
+BATCH: Final = 32
+"""Segments that are looked at in one call of the thread, which other readers wait for. It takes a few milliseconds."""
+
+MAX_SEGMENTS: Final = 20_000
+"""A playlist names this many segments, the newest: eleven hours of 2 s, and a text of a megabyte."""
+
+MAX_RECORDINGS: Final = 32
+"""Recordings whose playlists are in memory, a few megabytes each."""
+
+MAX_INITS: Final = 64
+"""Different init segments of a recording. Segments that would need a further one are left out."""
+
+USUAL_TIMES: Final = 1.5
+"""A segment that would last this many times the usual is read wholly: there may be a hole behind it."""
+
+WHOLE_SEGMENTS: Final = "0.0"
+"""The rule in the names of files: a segment is never cut."""
+
+
+class Stored(Retained, Protocol):
+    """What storage has of a channel that has ended.
+
+    Attributes:
+        thread: reads the files. seqs: of its segments, ascending.
+    """
+
+    seqs: list[int]
+
+    @property
+    def thread(self) -> Executor: ...
+
+    def opener(self, seq: int) -> Callable[[], Iterator[bytes]] | None:
+        """A function that opens a segment for a thread, and reads it in pieces; ``None`` if it is gone."""
+
+
+@dataclass(slots=True)
+class Piece:
+    """A segment of the channel in the playlist.
+
+    Attributes:
+        start, end: its bytes in the channel's segment, without an init segment.
+        time: when its media begin, in seconds of the stream's own clock. duration: in seconds; 0 until it is known.
+        init: the name of its init segment; empty in MPEG-TS.
+        captured_us: its date, microseconds since 1970. whole: its publisher ended it.
+    """
+
+    seq: int
+    container: Container
+    start: int
+    end: int
+    time: float
+    init: str
+    extension: str
+    captured_us: int
+    whole: bool
+    duration: float = 0.0
+    discontinuity: bool = False
+
+
+class Recording:
+    """The playlist of one channel that has ended, and the files that it names.
+
+    Args:
+        channel: the channel as it was, for those who read its segments. stored: what is left of it.
+        now: seconds.
+
+    Attributes:
+        ready: whether the playlist is there. unsuited: why there is none; empty if there is no reason.
+        rendered: the playlist. target_s: its target duration.
+        waiting: requests that are called when it is ready.
+    """
+
+    def __init__(self, channel: Channel, stored: Stored, now: float) -> None:
+        self.channel, self.stored = channel, stored
+        created_s = max(0, round(to_us(channel.created_at) / 1e6))
+        self.prefix = f"{created_s:x}.{channel.epoch}.{WHOLE_SEGMENTS}"
+        self.rendered, self.target_s = NOTHING, 1
+        self.ready, self.unsuited = False, ""
+        self.waiting: dict[Waiter, None] = {}
+        self.inits: dict[str, bytes] = {}  # by name
+        self.asked_at = now  # when somebody has asked last
+        self.first = stored.seqs[:1]  # with which it begins; another one, and it is made anew
+        self._pieces: dict[int, Piece] = {}
+        self._init = b""  # the newest init segment
+        self._task: Task[None] = get_running_loop().create_task(self._make(), name="recording")
+
+    def is_of(self, stored: Stored) -> bool:
+        """Whether it is of this channel, whose first segment is still there."""
+        return self.stored is stored and self.first == stored.seqs[:1]
+
+    def find(self, seq: int) -> tuple[Segment, int, int] | None:
+        """A segment of the channel, and its bytes that the playlist names: from, to; ``None`` if it is gone."""
+        piece, segment = self._pieces.get(seq), self.stored.find(seq)
+        return None if piece is None or segment is None else (segment, piece.start, piece.end)
+
+    def close(self) -> None:
+        """Stop reading, and call those who wait."""
+        self._task.cancel()
+        self._call()
+
+    async def _make(self) -> None:
+        loop, thread = get_running_loop(), self.stored.thread
+        summaries = [one for one in self.stored.listed(0, 0) if one.size][-MAX_SEGMENTS:]
+        openers = [(one, opener) for one in summaries if (opener := self.stored.opener(one.seq)) is not None]
+        pieces: list[Piece] = []
+        try:
+            for first in range(0, len(openers), BATCH):
+                pieces += await loop.run_in_executor(thread, self._look, openers[first : first + BATCH])
+            by_seq = {one.seq: opener for one, opener in openers}
+            unknown = self._measure(pieces)
+            for first in range(0, len(unknown), BATCH):
+                batch = [(one, by_seq[one.seq]) for one in unknown[first : first + BATCH]]
+                await loop.run_in_executor(thread, self._read, batch)
+            pieces = [one for one in pieces if one.duration > 0]
+            self._break(pieces)
+            self._pieces = {one.seq: one for one in pieces}
+            if pieces:
+                self.rendered = await loop.run_in_executor(thread, self._render, pieces)
+            elif not self.unsuited:
+                self.unsuited = "Storage has no media of this channel that players of HLS can play"
+        except Exception:
+            self.unsuited = "The recording cannot be read now"
+            logger.exception("the recording of %r cannot be read", self.channel.name)
+        self.ready = not self.unsuited or bool(self._pieces)
+        if self.ready:
+            self.unsuited = ""
+        self._call()
+
+    def _call(self) -> None:
+        waiting = [*self.waiting]
+        self.waiting.clear()
+        for one in waiting:
+            one.go_on()
+
+    # In the thread.
+
+    def _look(self, batch: Sequence[tuple[SegmentSummary, Callable[[], Iterator[bytes]]]]) -> list[Piece]:
+        """Look at the beginnings of some segments, in their order."""
+        found = []
+        for summary, opener in batch:
+            head, scan, kind = bytearray(), None, Container.OTHER
+            for data in _pieces_of(opener):
+                head += data
+                if scan is None:
+                    kind = sniff(head)
+                    scan = scanner(kind, self._init)
+                    if scan is None:
+                        self.unsuited = self.unsuited or "HLS needs MPEG-TS or fragmented MP4, and this has neither"
+                        break
+                    data = bytes(head)
+                scan.feed(data)
+                if scan.units or scan.gave_up:
+                    break
+            if scan is None:
+                continue
+            if obstacle := scan.obstacle:
+                self.unsuited = obstacle
+                continue
+            init = self._keep(scan)
+            if scan.units and init is not None:
+                found.append(_piece(summary, kind, scan, init, bytes(head[:HEAD_BYTES])))
+        return found
+
+    def _keep(self, scan: Scanner) -> str | None:
+        """The name of the init segment of a segment; ``None`` if there are too many."""
+        if not scan.init:
+            return ""
+        self._init = scan.init
+        name = blake2b(scan.init, digest_size=6).hexdigest()
+        if name not in self.inits and len(self.inits) >= MAX_INITS:
+            return None
+        self.inits[name] = scan.init
+        return name
+
+    def _read(self, batch: Sequence[tuple[Piece, Callable[[], Iterator[bytes]]]]) -> None:
+        """Read segments wholly, whose ends do not follow from others."""
+        for piece, opener in batch:
+            scan = scanner(piece.container, self.inits.get(piece.init, b""))
+            assert scan is not None, "its head was scanned"
+            size = 0
+            for data in _pieces_of(opener):
+                scan.feed(data)
+                size += len(data)
+            piece.end = scan.finish(size)
+            if scan.units:
+                piece.duration = sum(lengths_of(scan))
+
+    def _render(self, pieces: Sequence[Piece]) -> Rendered:
+        self.target_s = max(1, math.floor(max(one.duration for one in pieces) + 0.5))
+        return Rendered(0, "\n".join(self._lines(pieces)) + "\n")
+
+    def _lines(self, pieces: Sequence[Piece]) -> Iterator[str]:
+        yield "#EXTM3U"
+        yield f"#EXT-X-VERSION:{VERSION}"
+        yield f"#EXT-X-TARGETDURATION:{self.target_s}"
+        yield "#EXT-X-PLAYLIST-TYPE:VOD"
+        # As in the last live playlist, if nothing shifted it: a player that has seen that one finds its place.
+        mark = Mark.read(self.channel.playlist)
+        yield f"#EXT-X-MEDIA-SEQUENCE:{pieces[0].seq + (0 if mark is None else mark.origin)}"
+        yield "#EXT-X-DISCONTINUITY-SEQUENCE:0"
+        prefix, init = f"{HLS_ROUTE}/{self.prefix}", ""
+        for one in pieces:
+            if one.discontinuity:
+                yield "#EXT-X-DISCONTINUITY"
+            if one.init != init:
+                init = one.init
+                yield f'#EXT-X-MAP:URI="{prefix}-init-{init}.mp4{QUERY}"'
+            yield f"#EXT-X-PROGRAM-DATE-TIME:{date_of(one.captured_us)}"
+            yield f"#EXTINF:{one.duration:.5f},"
+            yield f"{prefix}-{one.seq}.{one.extension}{QUERY}"
+        yield "#EXT-X-ENDLIST"
+
+    # Durations.
+
+    def _measure(self, pieces: Sequence[Piece]) -> list[Piece]:
+        """Give each segment its duration that follows from the next one. Returns the others."""
+        for one, following in pairwise(pieces):
+            if one.whole and following.seq == one.seq + 1 and following.container is one.container:
+                one.duration = max(0.0, _between(one.time, following))
+        usual = median([one.duration for one in pieces if one.duration] or [0.0])
+        for one in pieces:
+            if one.duration > USUAL_TIMES * usual:
+                one.duration = 0.0
+        return [one for one in pieces if not one.duration]
+
+    def _break(self, pieces: Sequence[Piece]) -> None:
+        """Find out where media do not go on."""
+        for one, following in pairwise(pieces):
+            hole = _between(one.time + one.duration, following)
+            other = (one.init, one.container) != (following.init, following.container)
+            following.discontinuity = other or not one.whole or abs(hole) > JUMP_S
+
+
+def _pieces_of(opener: Callable[[], Iterator[bytes]]) -> Iterator[bytes]:
+    """The bytes of a segment, as far as they can be read: retention may remove it meanwhile."""
+    try:
+        yield from opener()
+    except OSError as error:
+        logger.warning("a stored segment cannot be read: %s", error)
+
+
+def _piece(summary: SegmentSummary, kind: Container, scan: Scanner, init: str, head: bytes) -> Piece:
+    captured_us = (read_prft if kind is Container.FMP4 else read_temi)(head) or summary.opened_us
+    # Shaka takes the type of sound from the name.
+    extension = "ts" if kind is Container.MPEGTS else "m4s" if scan.has_video else "m4a"
+    place = scan.start, summary.size, scan.units[0].time
+    return Piece(summary.seq, kind, *place, init, extension, captured_us, summary.state is COMPLETE)
+
+
+def _between(time: float, following: Piece) -> float:
+    """Seconds from a time until a segment begins; the clock of MPEG-TS starts again after a day."""
+    between = following.time - time
+    if following.container is Container.MPEGTS:
+        between = (between + WRAP_S / 2) % WRAP_S - WRAP_S / 2
+    return between
+
+
+FindPast: TypeAlias = Callable[[str], tuple[Restored, Stored] | None]
+"""Finds the last channel of a name in storage, and its segments, if it has ended."""
+
+
+def past_channel(registry: Registry, about: Restored, stored: Stored, now: float) -> Channel:
+    """A channel that has ended, to be read from storage. Nobody can publish to it, and the registry does not know it.
+
+    Args:
+        about: the channel. stored: its segments. now: the registry's time, seconds.
+    """
+    limits, budget, faults = registry.limits, registry.budget, registry.faults
+    channel = Channel(about.name, about.epoch, about.content_type, now, NO_LIFE, limits, budget, faults)
+    channel.restored(about.created_at, about.next_seq, about.playlist)
+    channel.retained, channel.ended = stored, True
+    return channel
+
+
+class Recordings:
+    """The recordings of a server that somebody has asked for lately.
+
+    Args:
+        find: the channel in storage. clock: the registry's time, seconds.
+    """
+
+    def __init__(self, registry: Registry, find: FindPast, clock: Callable[[], float]) -> None:
+        self._registry, self._find, self._clock = registry, find, clock
+        self._recordings: dict[str, Recording] = {}  # by the channel's name
+
+    def __len__(self) -> int:
+        """Recordings in memory."""
+        return len(self._recordings)
+
+    def of(self, name: str) -> Recording | None:
+        """The recording of the last channel of that name; ``None`` if there is none, or too many are in use."""
+        now, past = self._clock(), self._find(name)
+        found = self._recordings.get(name)
+        if found is not None and (past is None or not found.is_of(past[1])):
+            self._forget(name)
+            found = None
+        if past is None:
+            return None
+        if found is None:
+            idle = [name for name, one in self._recordings.items() if not one.waiting]
+            if len(self._recordings) >= MAX_RECORDINGS:
+                if not idle:
+                    return None
+                self._forget(min(idle, key=lambda name: self._recordings[name].asked_at))
+            channel = past_channel(self._registry, *past, now)
+            found = self._recordings[name] = Recording(channel, past[1], now)
+        found.asked_at = now
+        return found
+
+    def expire(self, now: float) -> None:
+        """Forget those that nobody asks for any more."""
+        for name, found in list(self._recordings.items()):
+            if now - found.asked_at > IDLE_S and not found.waiting:
+                self._forget(name)
+
+    def _forget(self, name: str) -> None:
+        self._recordings.pop(name).close()

@@ -1,0 +1,154 @@
+"""Recordings: the playlist of a channel that has ended, over all that the data directory has of it."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from tests.app.data_plane.support import later
+from tests.support.hls import Playlist, read
+from tests.support.local import LocalServer, local_server
+from tests.support.media import mp4_pictures, ts_pictures
+from tests.support.waiting import eventually
+from tricklecast.app.hls import recording as module
+from tricklecast.app.tools.conformance.target import RemoteChannel
+
+Pictures = Callable[..., list[bytes]]
+FORMATS: dict[str, Pictures] = {"video/mp2t": ts_pictures, "video/mp4": mp4_pictures}
+DRAINED_S = 100.0
+
+
+class Film:
+    """A channel that is published, ended, and forgotten by its server."""
+
+    def __init__(self, server: LocalServer, content_type: str = "video/mp2t", name: str = "film") -> None:
+        self.server, self.content_type = server, content_type
+        self.channel = RemoteChannel(server.target(), name)
+        self.segments = 0
+
+    def publish(self, seq: int, at_s: float, pictures: int = 25) -> bytes:
+        """A whole segment."""
+        data = b"".join(FORMATS[self.content_type](at_s, pictures))
+        self.post(seq, data)
+        return data
+
+    def post(self, seq: int, data: bytes) -> None:
+        self.channel.post(seq, data, {"Content-Type": self.content_type}).expect(200)
+        self.segments += 1
+
+    def end(self) -> None:
+        """End it, and let its drain pass."""
+        archive = self.server.archive
+        assert archive is not None
+        eventually(lambda: len(archive.latest[self.channel.name].seqs) == self.segments)
+        self.channel.end()
+        later(self.server, DRAINED_S)
+        self.channel.get(0).expect(404)
+
+    def playlist(self) -> Playlist:
+        """Its recording."""
+        answer = self.channel.get("media.m3u8").expect(200)
+        assert "#EXT-X-PLAYLIST-TYPE:VOD" in answer.body.decode()
+        found = read(answer.body.decode())
+        assert found.ended
+        return found
+
+
+@pytest.mark.parametrize("content_type", FORMATS)
+def test_an_ended_channel_is_a_recording(tmp_path: Path, content_type: str) -> None:
+    """All segments are there with their durations and media, also after a restart."""
+    with local_server(data_dir=tmp_path, window_segments=2) as server:
+        film = Film(server, content_type)
+        data = [film.publish(seq, float(seq)) for seq in range(40)]
+        film.end()
+        found = film.playlist()
+        assert [one.duration for one in found.whole] == [1.0] * 40
+        assert not any(one.breaks for one in found.whole)
+        inits = {one.map for one in found.whole} - {""}
+        init = b"".join(film.channel.get(uri).expect(200).body for uri in inits)
+        assert [init + film.channel.get(one.uri).expect(200).body for one in found.whole] == data
+        text = film.channel.get("index.m3u8").body
+        part = film.channel.get(found.whole[3].uri, {"Range": "bytes=0-9"}).expect(206)
+        assert part.body == data[3][len(init) :][:10]
+        film.channel.target.close()
+    with local_server(data_dir=tmp_path) as server:
+        again = Film(server, content_type)
+        later(server, DRAINED_S)
+        assert again.channel.get("index.m3u8").expect(200).body == text
+        assert again.channel.get(found.whole[39].uri).expect(200).body == data[39][len(init) :]
+        again.channel.target.close()
+
+
+def test_holes_jumps_and_parts_are_discontinuities(tmp_path: Path) -> None:
+    """A segment before one keeps its own duration; a missing segment without missing time is none."""
+    with local_server(data_dir=tmp_path) as server:
+        film = Film(server)
+        for seq, at_s in ((0, 0.0), (1, 1.0), (2, 2.0), (3, 50.0), (4, 51.0), (6, 52.0), (7, 53.0), (9, 55.0)):
+            film.publish(seq, at_s)
+        film.end()
+        found = film.playlist()
+        assert [one.duration for one in found.whole] == [1.0] * 8
+        assert [at for at, one in enumerate(found.whole) if one.breaks] == [3, 7]
+        film.channel.target.close()
+
+
+def test_other_media_have_no_recording(tmp_path: Path) -> None:
+    """415 with the reason, as for a live channel; a name without a channel is 404."""
+    with local_server(data_dir=tmp_path) as server:
+        film = Film(server, name="text")
+        film.post(0, b"no media" * 100)
+        film.end()
+        assert b"HLS needs" in film.channel.get("index.m3u8").expect(415).body
+        film.channel.target.channel("nothing").get("index.m3u8").expect(404)
+        film.channel.target.close()
+
+
+def test_a_name_that_is_live_again_has_its_live_playlist(tmp_path: Path) -> None:
+    """A recording is of the last channel of its name; files of the earlier one are gone then."""
+    with local_server(data_dir=tmp_path) as server:
+        film = Film(server)
+        film.publish(0, 0.0)
+        film.end()
+        uri = film.playlist().whole[0].uri
+        film.publish(0, 7.0)
+        assert not read(film.channel.get("index.m3u8").expect(200).body.decode()).ended
+        film.channel.get(uri).expect(404)
+        film.channel.target.close()
+
+
+def test_what_retention_removes_leaves_the_recording(tmp_path: Path) -> None:
+    """Who asks then gets a playlist that begins later."""
+    with local_server(data_dir=tmp_path) as server:
+        film = Film(server)
+        for seq in range(3):
+            film.publish(seq, float(seq))
+        film.end()
+        first = film.playlist()
+        archive = server.archive
+        assert archive is not None
+        server.inside(lambda: archive.remove(archive.latest["film"], 0))
+        found = film.playlist()
+        assert [one.uri for one in found.whole] == [one.uri for one in first.whole[1:]]
+        film.channel.get(first.whole[0].uri).expect(404)
+        film.channel.target.close()
+
+
+def test_few_recordings_are_in_memory(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The one that nobody has asked for longest gives way; all of them after a minute."""
+    monkeypatch.setattr(module, "MAX_RECORDINGS", 2)
+    with local_server(data_dir=tmp_path) as server:
+        films = [Film(server, name=name) for name in ("a", "b", "c")]
+        for film in films:
+            film.publish(0, 0.0)
+            film.end()
+        recordings = server.plane.recordings
+        assert recordings is not None
+        for film in [*films, films[0]]:
+            film.playlist()
+        assert server.inside(lambda: len(recordings)) == 2
+        later(server, module.IDLE_S + 1)
+        assert server.inside(lambda: len(recordings)) == 0
+        for film in films:
+            film.channel.target.close()
