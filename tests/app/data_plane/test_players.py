@@ -223,9 +223,9 @@ def test_numbers_go_on_when_the_server_is_restarted(monkeypatch: pytest.MonkeyPa
     """Even within a second, although the first playlist begins with segments of the past."""
     last = 0
     for second in (1_800_000_000, 1_800_000_001):
-        monkeypatch.setattr("tricklecast.app.clock.UNIX_S", second - time.monotonic())
         with local_server() as server, server.client() as target:
             live = Live(target.channel())
+            monkeypatch.setattr("tricklecast.app.clock.UNIX_S", second - time.monotonic())
             for seq in range(6):
                 live.publish(seq)
             found = live.playlist()
