@@ -13,6 +13,7 @@ from tests.support.local import LocalServer, local_server
 from tests.support.media import mp4_pictures, ts_pictures
 from tests.support.waiting import eventually
 from tricklecast.app.hls import recording as module
+from tricklecast.app.hls.packager import IDLE_S
 from tricklecast.app.tools.conformance.target import RemoteChannel
 
 Pictures = Callable[..., list[bytes]]
@@ -148,7 +149,7 @@ def test_few_recordings_are_in_memory(tmp_path: Path, monkeypatch: pytest.Monkey
         for film in [*films, films[0]]:
             film.playlist()
         assert server.inside(lambda: len(recordings)) == 2
-        later(server, module.IDLE_S + 1)
+        later(server, IDLE_S + 1)
         assert server.inside(lambda: len(recordings)) == 0
         for film in films:
             film.channel.target.close()
