@@ -114,7 +114,7 @@ def test_a_name_that_is_live_again_has_its_live_playlist(tmp_path: Path) -> None
         film.end()
         uri = film.playlist().whole[0].uri
         film.publish(0, 7.0)
-        assert not read(film.channel.get("index.m3u8").expect(200).body.decode()).ended
+        assert not read(film.channel.get("media.m3u8").expect(200).body.decode()).ended
         film.channel.get(uri).expect(404)
         film.channel.target.close()
 
