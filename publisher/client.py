@@ -311,7 +311,7 @@ class Publisher:
                 leaving the publisher's block raises ``SegmentsUnconfirmed``.
         """
         if self._state is _State.NEW:
-            raise LocalProtocolError("the publisher is not open")
+            raise LocalProtocolError("the publisher is not open: enter its block (async with), or call open()")
         return SegmentWriter(self._segments, wait=wait)
 
     async def begin(self) -> SegmentWriter:

@@ -342,7 +342,7 @@ class Plan:
             case Answer(status=wire.Status.OK | wire.Status.NOT_FOUND) if isinstance(error, ChannelEnded):
                 stop = error if self.numbering.newest >= 0 else None
             case Answer(status=wire.Status.NOT_FOUND):
-                self.numbering.begin_epoch()
+                self.numbering.begin_epoch(since=since)
             case Answer() if (head := head_of(outcome)) is not None:
                 self._learn(outcome)
                 known, epoch = self.numbering.epoch, outcome.natural(wire.EPOCH)
@@ -463,7 +463,7 @@ class Plan:
         known = ticket.renewals != self.numbering.renewals
         match error:
             case ChannelNotFound() if not known:
-                self.numbering.begin_epoch()
+                self.numbering.begin_epoch(since=ticket.confirmed)
                 error = ChannelNotFound(error.status, seq=ticket.seq, detail="the server does not know it any more")
             case Superseded(epoch=int() as epoch) if not known:
                 if epoch > (ticket.epoch or 0) and not self._is_ours(error.numbering):
@@ -577,6 +577,7 @@ class Numbering:
         newest, confirmed: see above; -1 while there is none.
         renewals: how often the channel was found to be gone, with all that it had.
         epoch: the channel's, as the server counts; ``None`` while it has not told the present one.
+        forgotten: the segments that the server had confirmed, and does not have any more; ``None`` once that was told.
     """
 
     def __init__(self, start: int | None) -> None:
@@ -584,6 +585,8 @@ class Numbering:
         self.newest = self.confirmed = -1
         self.renewals = 0
         self.epoch: int | None = None
+        self.forgotten: range | None = None
+        self._oldest = -1  # that the server has said it closed for this publisher
         self._flowed = -1 if start is None else start - 1
         self._head = -1
         self._chosen = start
@@ -638,6 +641,7 @@ class Numbering:
         if closed:
             self.newest = max(self.newest, seq)
             self.confirmed = max(self.confirmed, seq)
+            self._oldest = seq if self._oldest < 0 else min(self._oldest, seq)
             self._head = max(self._head, seq + 1)
             assert self.next is not None, "a ticket was handed out"
             self.next = max(self.next, seq + 1)
@@ -681,25 +685,30 @@ class Numbering:
             return f"another client ended the channel and began it again (epoch {epoch}, not {older})"
         if head == 0:
             if since >= 0:
-                self.begin_epoch(epoch)
+                self.begin_epoch(epoch, since=since)
             return None
         if head > self.newest + 1:
             return f"another client has published up to {head - 1}; this publisher has come to {self.newest}"
         if head <= since - (0 if exact else BACKWARDS):
             if unwritten or promoted or head - 1 in self._unsettled or head - 1 in self._loose:
-                self.begin_epoch(epoch)
+                self.begin_epoch(epoch, since=since, head=head)
                 self._head = head
                 return None
             return f"another client has begun the channel anew: its head is {head}, {since} was published before"
         self._head = max(self._head, head)
         return None
 
-    def begin_epoch(self, epoch: int | None = None) -> None:
-        """The channel is gone, with all that the server had of it: it begins again, under the numbers of before.
+    def begin_epoch(self, epoch: int | None = None, *, since: int, head: int = 0) -> None:
+        """The channel is gone, with all that the server had of it from ``head`` on: it begins again, under the numbers
+        of before.
 
         Args:
             epoch: the one that the server has begun already.
+            since: what was ``confirmed`` when the server was asked.
         """
+        if since >= self._oldest >= 0:
+            self.forgotten = range(max(head, self._oldest), since + 1)
+            self._oldest = self._oldest if head > self._oldest else -1
         self.renewals += 1
         self.epoch = epoch
         self._head = -1

@@ -105,6 +105,23 @@ class Reconnected(Event):
         return f"the server answers again, after {self.outage_s:.1f} s"
 
 
+class Forgotten(Event):
+    """The server does not have segments any more that it had confirmed: it was killed, and had not stored them, or the
+    channel has expired. Readers that have not read them by now are told of a gap, or of segments without bytes.
+
+    Attributes:
+        first: the oldest of them.
+        last: the newest of them.
+    """
+
+    first: int
+    last: int
+
+    def __str__(self) -> str:
+        which = f"segment {self.first}" if self.first == self.last else f"segments {self.first} to {self.last}"
+        return f"the server does not have {which} any more, which it had confirmed"
+
+
 class Renumbered(Event):
     """A segment is published under another number, since the server's numbering goes on elsewhere."""
 
@@ -147,6 +164,7 @@ PublisherEvent: TypeAlias = (
     | Retrying
     | Disconnected
     | Reconnected
+    | Forgotten
     | Renumbered
     | Failed
     | Finished
@@ -157,6 +175,7 @@ _LEVELS: Final[dict[type, int]] = {
     Retrying: logging.INFO,
     SegmentLost: logging.WARNING,
     Disconnected: logging.WARNING,
+    Forgotten: logging.WARNING,
     Renumbered: logging.WARNING,
     Failed: logging.ERROR,
 }

@@ -20,6 +20,7 @@ from tricklecast.publisher.events import (
     Disconnected,
     Failed,
     Finished,
+    Forgotten,
     PublisherEvent,
     Reconnected,
     Retrying,
@@ -92,6 +93,8 @@ async def run(
                 status.say(f"warning: {error}; segments are kept, and sent again when the server answers")
             case Reconnected():
                 status.say(str(event))
+            case Forgotten():
+                status.say(f"warning: {event}")
             case Finished(unconfirmed=seqs) if not all_told:
                 unconfirmed = len(seqs)
 

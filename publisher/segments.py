@@ -21,6 +21,7 @@ from tricklecast.publisher.body import Body, Buffer, Sending
 from tricklecast.publisher.core import Advance, Plan, Progress, Receipt, Resync, RetryAfter, Ticket
 from tricklecast.publisher.events import (
     Failed,
+    Forgotten,
     PublisherReporter,
     Renumbered,
     Retrying,
@@ -778,6 +779,7 @@ class Segments:
         self._note(outcome)
         self._leave_node(outcome)
         decision = self._plan.on_post(ticket, outcome, progress)
+        self._tell_forgotten()
         match decision:
             case Advance():
                 self._conclude(upload, decision)
@@ -888,6 +890,7 @@ class Segments:
                 self._note(outcome)
                 self._leave_node(outcome)
                 decision = self._plan.on_located(outcome, since, self.now() - begun_at)
+                self._tell_forgotten()
                 if isinstance(decision, RetryAfter):
                     self._pause_until = max(self._pause_until, self.now() + decision.delay_s)
                     if decision.error is not None:
@@ -899,6 +902,12 @@ class Segments:
         finally:
             self._locating = False
             self._notify()
+
+    def _tell_forgotten(self) -> None:
+        """Tell the program which confirmed segments the server has lost, if the newest answer says so."""
+        forgotten, self._plan.numbering.forgotten = self._plan.numbering.forgotten, None
+        if forgotten:
+            self._report(Forgotten(forgotten[0], forgotten[-1]))
 
     def _tell_dropped(self, seq: int) -> None:
         """Tell the server that a segment was given up."""

@@ -133,7 +133,7 @@ class SegmentTruncated(Event):
 _TRUNCATIONS: Final = {
     "truncated": "its publisher did not finish it",
     "terminated": "the channel ended in the middle of it",
-    "skipped": "was never published: its publisher skipped it",
+    "skipped": "has no bytes: its publisher skipped it, or the server has lost it in a crash",
     "unknown": "may not be whole: a proxy dropped its trailers, and the server does not have it any more",
 }
 """The servers' words, in plain English."""

@@ -56,5 +56,7 @@ def check_token(token: str, name: str) -> None:
     """
     if token[:7].lower() == "bearer ":
         raise InvalidInput(f"{name} begins with the word Bearer; leave it out, since the client adds it")
+    if _TOKEN.fullmatch(token.strip()) and token != token.strip():
+        raise InvalidInput(f"{name} begins or ends with a blank or the end of a line: strip the text of a file")
     if not _TOKEN.fullmatch(token):
         raise InvalidInput(f"{name} is empty, or contains a character that is not visible ASCII")

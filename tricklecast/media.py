@@ -31,7 +31,7 @@ from tricklecast.publisher.media.publisher import FramesDropped, MediaPublisher,
 from tricklecast.subscriber.core import AnyStart
 from tricklecast.subscriber.media.decoding import FrameStatistics, SoftwareDecoding
 from tricklecast.subscriber.media.frame import Frame, FrameBatch
-from tricklecast.subscriber.media.frames import FrameEvent, FrameOptions, FrameReader, SourceOptions, frames
+from tricklecast.subscriber.media.frames import BLOCKED_S, FrameEvent, FrameOptions, FrameReader, SourceOptions, frames
 from tricklecast.trickle.client.arguments import URLs
 from tricklecast.trickle.errors import ConnectionLost, SegmentsUnconfirmed, TrickleError
 
@@ -57,9 +57,6 @@ logger = logging.getLogger("tricklecast.media")
 
 STOP_S: Final = 5.0
 """A cancelled relay may take this long to end its target, in seconds."""
-
-BLOCKED_S: Final = 0.1
-"""An ``async`` function that takes longer between two of its awaits, in seconds, is warned of."""
 
 
 @dataclass(slots=True)

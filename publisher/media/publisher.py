@@ -309,7 +309,7 @@ class MediaPublisher:
         if self._error is not None:
             raise self._error
         if self._task is None or self._is_over or self._is_done:
-            raise LocalProtocolError("the media publisher is not open")
+            raise LocalProtocolError("the media publisher is not open: enter its block (async with)")
 
     async def _run(self) -> None:
         send, receive = anyio.create_memory_object_stream[Step](STEPS_AHEAD)

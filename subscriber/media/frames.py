@@ -25,6 +25,7 @@ from dataclasses import replace
 from functools import partial
 from itertools import islice, pairwise
 from random import Random
+from time import perf_counter
 from typing import TYPE_CHECKING, Any, Final, Generic, Literal, Self, TypeAlias, Unpack, cast, overload
 
 import anyio
@@ -70,6 +71,9 @@ BATCH_S: Final = 1.0
 
 THREADS: Final = 64
 """The most threads of a decoder."""
+
+BLOCKED_S: Final = 0.1
+"""A program that keeps the event loop for longer than this, in seconds, is warned."""
 
 MAX_SIDE: Final = 16_384
 """The largest width and height of arrays, in pixels."""
@@ -258,6 +262,11 @@ class FrameReader(Generic[Item]):
         self._ready: deque[Frame] = deque()
         self._changed = Notifier()
         self._task: BackgroundTask | None = None
+        self._given = Notifier()
+        self._given_at = 0.0
+        self._has_turned = True
+        self._has_warned = False
+        self._turning: BackgroundTask | None = None
         self._over = False
         self._error: Exception | None = None
         self._reading: ChunkReader | None = None
@@ -284,6 +293,7 @@ class FrameReader(Generic[Item]):
 
     async def __aenter__(self) -> Self:
         self._task = BackgroundTask(self._run)
+        self._turning = BackgroundTask(self._turn)
         return self
 
     async def __aexit__(self, *exc_info: object) -> None:
@@ -295,9 +305,10 @@ class FrameReader(Generic[Item]):
         if self._reading is not None:  # a worker thread cannot be cancelled
             self._reading.stop()
         self._changed.notify()
-        if self._task is not None:
-            with anyio.CancelScope(shield=True):
-                await self._task.stop()
+        with anyio.CancelScope(shield=True):
+            for task in (self._task, self._turning):
+                if task is not None:
+                    await task.stop()
 
     async def __aiter__(self) -> AsyncIterator[Item]:
         async with self if self._task is None else nullcontext():
@@ -315,6 +326,7 @@ class FrameReader(Generic[Item]):
             NoHardware: ``hwaccel`` does not decode this video here; the message names the devices that do.
         """
         with self._guard:
+            self._watch_program()
             while not (count := self._count()):
                 if self._error is not None:
                     raise self._error
@@ -328,7 +340,29 @@ class FrameReader(Generic[Item]):
                     await self._changed.wait()
             frames = [self._ready.popleft() for _ in range(count)]
             self._changed.notify()
+            self._given_at, self._has_turned = perf_counter(), False
+            self._given.notify()
             return cast(Item, frames[0] if self._batch is None else await self._joined(frames))
+
+    async def _turn(self) -> None:
+        """See that the event loop has had a turn since the program got its newest item."""
+        while True:
+            await self._given.wait()
+            self._has_turned = True
+
+    def _watch_program(self) -> None:
+        """Warn once of a program that has kept the event loop since it got its newest item.
+
+        Nothing is received, and so nothing newer can take the place of an old picture, while the loop stands still.
+        """
+        took_s = perf_counter() - self._given_at
+        if not self._has_turned and took_s > BLOCKED_S and not self._has_warned:
+            self._has_warned = True
+            logger.warning(
+                "the program kept the event loop for %.2f s between two frames, and held up all else that runs there, "
+                "the reader too; call what computes in a thread: await anyio.to_thread.run_sync(model, frame.array)",
+                took_s,
+            )
 
     def _count(self) -> int:
         """How many frames are ready to be the next item."""

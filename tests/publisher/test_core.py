@@ -992,8 +992,42 @@ def test_a_seq_leaps_over_those_that_were_given_up() -> None:
     assert [numbering.leaps(seq) for seq in (6, 7)] == [False, False]
     numbering.settle(6, closed=False)
     assert numbering.leaps(7)
-    numbering.begin_epoch()
+    numbering.begin_epoch(since=-1)
     assert not numbering.leaps(7)
+
+
+@pytest.mark.parametrize(
+    ("head", "unwritten", "forgotten"),
+    [
+        (7, True, None),
+        (6, True, range(6, 7)),  # the server was killed, and had not stored the newest one
+        (4, True, range(4, 7)),
+        (2, True, range(4, 7)),  # those before were another publisher's
+        (0, False, range(4, 7)),
+        (5, False, None),  # another publisher's channel
+    ],
+)
+def test_confirmed_segments_that_the_server_has_lost_are_named(
+    head: int, unwritten: bool, forgotten: range | None
+) -> None:
+    """From the head to which it went back; none of those that were not confirmed yet, or not by it."""
+    numbering = published(4, 5, 6)
+    numbering.compare(head, 6, unwritten=unwritten)
+    assert numbering.forgotten == forgotten
+
+
+def test_confirmed_segments_are_lost_once() -> None:
+    """After the next loss, those that were published since are named, and what the server kept before."""
+    numbering = published(4, 5, 6)
+    numbering.compare(6, 6, unwritten=True)
+    for seq in (7, 8):
+        numbering.bind(seq)
+        numbering.settle(seq, closed=True)
+    numbering.begin_epoch(since=8)
+    assert numbering.forgotten == range(4, 9)
+    numbering.forgotten = None
+    numbering.begin_epoch(since=8)
+    assert numbering.forgotten is None
 
 
 @pytest.mark.parametrize(

@@ -257,6 +257,7 @@ def test_a_server_that_has_forgotten_a_paused_publishers_channel_gets_the_next_s
             server.inside(lambda: registry.drop(owned(registry, "forgotten")))
             assert (await pub.publish(b"after")).seq == 1
             assert any("channel not found: the server does not know it any more" in line for line in told)
+            assert "the server does not have segment 0 any more, which it had confirmed" in told
             assert (await get(server, "forgotten", 1)).content == b"after"
 
     run(main())

@@ -220,7 +220,7 @@ def test_events_are_logged(caplog: pytest.LogCaptureFixture) -> None:
         ("INFO", "cam: the channel's numbering has changed; going on with its segment 0"),
         ("WARNING", "cam: segment 7 is truncated: publisher_lost"),
         ("WARNING", "cam: segment 8 is truncated: its publisher did not finish it"),
-        ("WARNING", "cam: segment 9 was never published: its publisher skipped it"),
+        ("WARNING", "cam: segment 9 has no bytes: its publisher skipped it, or the server has lost it in a crash"),
         ("INFO", "cam: segment 7 goes on after 10 bytes"),
         ("WARNING", f"cam: segment 8 broke after 10 bytes: {cause}"),
         ("INFO", "cam: the channel has ended"),

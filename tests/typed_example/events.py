@@ -25,6 +25,8 @@ def published(event: PublisherEvent) -> str:
             return f"trouble: {error}"
         case publishing.Reconnected(outage_s):
             return f"back after {outage_s:.1f} s"
+        case publishing.Forgotten(first, last):
+            return f"lost {first} to {last}"
         case publishing.Renumbered(old, new):
             return f"{old} is {new}"
         case publishing.Finished(ended):

@@ -9,7 +9,7 @@ from __future__ import annotations
 import math
 import re
 import socket
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING, Final, TypeAlias, Union
 
 from tricklecast.trickle import __version__
@@ -65,11 +65,15 @@ def channel_urls(urls: URLs) -> tuple[ChannelURL, ...]:
     """Take the URLs of one channel apart, which name the nodes of a cluster.
 
     Raises:
-        InvalidInput: there is no URL.
+        InvalidInput: there is no URL, or one is no text.
         InvalidURL: they name different channels, or one of them is as for :func:`channel_url`.
         InvalidChannelName: as for :func:`channel_url`.
     """
-    parsed = tuple(dict.fromkeys(map(channel_url, split_urls(urls) if isinstance(urls, str) else urls)))
+    several = split_urls(urls) if isinstance(urls, str) else [*urls] if isinstance(urls, Iterable) else [urls]
+    for url in several:
+        if not isinstance(url, str):  # not in the message, where a part of it may be a password
+            raise InvalidInput(f"the channel's URL is a text, or a list of texts: {type(url).__name__} is none")
+    parsed = tuple(dict.fromkeys(map(channel_url, several)))
     if not parsed:
         raise InvalidInput("give at least one URL of the channel")
     for other in parsed:

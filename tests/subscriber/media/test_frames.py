@@ -284,6 +284,33 @@ async def test_only_a_few_frames_wait(url: str, tmp_path: Path) -> None:
             assert len(reader._ready) == FRAMES_AHEAD
 
 
+@pytest.mark.parametrize("anyio_backend", ["asyncio", "trio"])
+async def test_a_program_that_keeps_the_event_loop_is_warned_once(
+    url: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture, anyio_backend: str
+) -> None:
+    """Only if the loop had no turn between two frames: a program that waits meanwhile may take its time."""
+    now = [100.0]
+    monkeypatch.setattr("tricklecast.subscriber.media.frames.perf_counter", lambda: now[0])
+    await publish(url, segments_of(make_clip(tmp_path / "clip.mp4", audio=None)))
+
+    async def read_on(reader: FrameReader) -> None:
+        for _ in range(3):
+            assert await reader.next() is not None
+            now[0] += 0.11
+
+    with anyio.fail_after(WITHIN_S):
+        async with frames(url, start="earliest") as reader:
+            for _ in range(3):
+                assert await reader.next() is not None
+                await anyio.wait_all_tasks_blocked()
+                now[0] += 0.11
+            assert "kept the event loop" not in caplog.text
+            await read_on(reader)
+            await read_on(reader)
+    assert caplog.text.count("kept the event loop for 0.11 s") == 1
+    assert "to_thread.run_sync(model, frame.array)" in caplog.text
+
+
 async def test_the_oldest_pictures_are_dropped(url: str, tmp_path: Path) -> None:
     """With ``when_full="drop"``: the program gets the newest, and all of the sound."""
     segments = segments_of(make_clip(tmp_path / "clip.mp4"))

@@ -54,9 +54,12 @@ def test_a_comma_within_a_url_belongs_to_it() -> None:
         ("http://a/trickle/cam,http://b/trickle/mic", "names the channel 'mic'; the first URL names 'cam'"),
         ("", "not a usable URL"),
         (["http://a/cam", "ftp://b/cam"], "must begin with http"),
+        (None, "a list of texts: NoneType is none"),
+        (["http://a/cam", None], "a list of texts: NoneType is none"),
+        (b"http://a/cam", "a list of texts: int is none"),
     ],
 )
-def test_urls_that_name_no_channel_or_several(urls: str | list[str], why: str) -> None:
+def test_urls_that_name_no_channel_or_several(urls: Any, why: str) -> None:
     """The error says what is wrong."""
     with pytest.raises(InvalidInput, match=why):
         channel_urls(urls)
