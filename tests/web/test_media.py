@@ -260,6 +260,34 @@ def test_a_page_publishes_and_another_one_plays(server: RunningServer, tab: Watc
     expect(viewer.locator("#state-title")).to_have_text("The channel has ended")
 
 
+def test_one_sees_the_source_before_the_start(server: RunningServer, tabs: Callable[..., Watched]) -> None:
+    """The test picture at once, the camera when it is chosen; the figures are in view after the start."""
+    looked = "() => preview.videoWidth > 0 && !preview.paused && preview.readyState >= 2"
+    for width, height in ((1280, 800), (390, 844)):
+        page = tabs(viewport={"width": width, "height": height}).open(f"{server.url}/publish")
+        wait_for(page, looked)
+        expect(page.locator("#nothing")).to_be_hidden()
+        page.select_option("#quality", "360")
+        wait_for(page, looked)
+        picture = page.evaluate("preview.srcObject.id")
+        page.check("input[value=camera]")
+        wait_for(page, "before => preview.srcObject && preview.srcObject.id !== before", arg=picture)
+        wait_for(page, looked)
+        camera = page.evaluate("preview.srcObject.id")
+        assert barriers(page) == []
+        page.fill("#channel", f"looked-{width}")
+        page.click("#start")
+        expect(page.locator("#figures div", has_text="Sent").locator("dd")).not_to_have_text("0 segments")
+        assert page.evaluate("preview.srcObject.id") == camera  # the user is not asked twice
+        expect(page.locator("#sent")).to_be_in_viewport(ratio=0.9)
+        page.click("#stop")
+        expect(page.locator("#status")).to_contain_text("The channel has ended")
+        expect(page.locator("#nothing")).to_be_visible()  # the camera is off
+        assert page.evaluate("preview.srcObject") is None
+        page.check("input[value=picture]")
+        wait_for(page, looked)
+
+
 def test_a_page_does_not_take_over_a_channel(server: RunningServer, tab: Watched) -> None:
     """While another client publishes to the channel, the page says so, and nothing changes."""
     headers = {"Trickle-Client": "other", "Content-Type": "video/mp4"}

@@ -41,12 +41,90 @@ const preview = /** @type {HTMLVideoElement} */ (byId("preview"));
 let session = null;
 let lastBytes = 0;
 let trouble = "";
+/**
+ * What is shown before the start, opened for pictures of this width.
+ * @type {{ source: string, width: number, stream: MediaStream, picture: TestPicture | null } | null}
+ */
+let shown = null;
+let looks = 0; // counts attempts to show something before the start
 
 function choices() {
   const values = new FormData(form);
   const quality = QUALITY[String(values.get("quality"))] ?? { width: 1280, bits: 2_500_000 };
   const sound = /** @type {HTMLInputElement} */ (byId("sound")).checked;
   return { source: String(values.get("source")), name: field.value.trim(), quality, sound };
+}
+
+/**
+ * Show the source that is chosen, before anything is published. The browser asks the user for a camera or a screen.
+ * @param {boolean} byUser whether the user has chosen it just now; else only what needs no permission is shown
+ */
+async function look(byUser) {
+  if (session) return;
+  const look = ++looks;
+  const { source, name, quality } = choices();
+  if (source === shown?.source && !needsAnother(shown, quality.width)) return;
+  unlook();
+  try {
+    if (source === "picture") {
+      const picture = new TestPicture(quality.width, Math.round((quality.width * 9) / 16), name, true);
+      shown = { source, width: quality.width, stream: picture.stream, picture };
+    } else if (byUser) {
+      const opened = await open(choices());
+      if (look !== looks || session) return close(opened.stream, null);
+      shown = { source, width: quality.width, stream: opened.stream, picture: null };
+      const [track] = opened.stream.getVideoTracks();
+      track?.addEventListener("ended", () => shown?.stream === opened.stream && unlook());
+    } else return;
+    if (byUser) say("");
+  } catch (error) {
+    if (look === looks) say(whyNoSource(error), true);
+    return;
+  }
+  preview.srcObject = shown.stream;
+  preview.play().catch(() => {});
+  byId("nothing").hidden = true;
+}
+
+/**
+ * Whether a source must be opened anew for pictures of this width. A screen has the size that it has, and the user would
+ * have to choose it again.
+ * @param {{ source: string, width: number }} one
+ * @param {number} width
+ */
+function needsAnother(one, width) {
+  return one.source === "picture" || (one.source === "camera" && one.width !== width);
+}
+
+/** Show nothing any more. */
+function unlook() {
+  if (shown) close(shown.stream, shown.picture);
+  shown = null;
+  preview.srcObject = null;
+  byId("nothing").hidden = false;
+}
+
+/**
+ * The source that is looked at, if it is the one that is to be published; else another one, and this one is closed.
+ * @param {ReturnType<typeof choices>} wanted
+ * @returns {Promise<{ stream: MediaStream, picture: TestPicture | null }>}
+ */
+async function taken(wanted) {
+  looks += 1;
+  const here = shown;
+  const lacksSound = wanted.sound && here?.source === "camera" && !here.stream.getAudioTracks().length;
+  if (!here || here.source !== wanted.source || lacksSound || needsAnother(here, wanted.quality.width)) {
+    unlook();
+    return open(wanted);
+  }
+  shown = null;
+  if (!wanted.sound) {
+    for (const track of here.stream.getAudioTracks()) {
+      track.stop();
+      here.stream.removeTrack(track);
+    }
+  }
+  return here;
 }
 
 /** @param {ReturnType<typeof choices>} wanted */
@@ -82,7 +160,7 @@ async function start() {
   /** @type {Awaited<ReturnType<typeof open>>} */
   let source;
   try {
-    source = await open(wanted);
+    source = await taken(wanted);
   } catch (error) {
     busy(false);
     return say(whyNoSource(error), true);
@@ -92,6 +170,7 @@ async function start() {
   } catch (error) {
     close(source.stream, source.picture);
     busy(false);
+    await look(false);
     say(error instanceof Error ? error.message : String(error), true);
   }
 }
@@ -154,6 +233,8 @@ async function publish(wanted, stream, picture) {
   showLinks(wanted.name, url);
   say("");
   update();
+  // On a telephone the button is below the picture and the figures.
+  if (byId("sent").getBoundingClientRect().top < 0) document.querySelector(".preview")?.scrollIntoView();
 }
 
 function stop() {
@@ -175,6 +256,7 @@ async function finish(ended) {
   byId("start").hidden = false;
   byId("others").hidden = true;
   busy(false);
+  void look(false); // a camera stays off
   if (!trouble) say(`Stopped. The channel has ended after ${clock(Date.now() - ended.startedMs)}.`);
 }
 
@@ -277,10 +359,15 @@ function showLinks(name, url) {
 field.value = `browser-${letters(4)}`;
 byId("insecure").hidden = window.isSecureContext;
 busy(false);
+void look(false);
 form.addEventListener("submit", (event) => {
   event.preventDefault();
   start();
 });
 byId("stop").addEventListener("click", stop);
+form.addEventListener("change", ({ target }) => {
+  const chosen = target instanceof HTMLInputElement && target.name === "source";
+  if (chosen || shown) void look(chosen || shown?.source === "camera");
+});
 window.addEventListener("pagehide", () => session?.publisher.leave());
 setInterval(update, UPDATE_MS);

@@ -8,8 +8,9 @@ export class TestPicture {
    * @param {number} width
    * @param {number} height
    * @param {string} title
+   * @param {boolean} isPreview it is only looked at: without a tone, and it stops in a hidden tab
    */
-  constructor(width, height, title) {
+  constructor(width, height, title, isPreview = false) {
     const canvas = document.createElement("canvas");
     Object.assign(canvas, { width, height });
     /** @private */
@@ -25,7 +26,7 @@ export class TestPicture {
     this.timer = setInterval(() => this.draw(), 1000 / RATE);
     this.stream = canvas.captureStream(RATE);
     /** @private */
-    this.audio = new AudioContext();
+    this.audio = isPreview ? null : new AudioContext(); // browsers give none before the user does something
     this.drawHidden();
   }
 
@@ -36,6 +37,7 @@ export class TestPicture {
    */
   drawHidden() {
     const { audio } = this;
+    if (!audio) return;
     if (document.hidden) this.draw();
     const silence = new ConstantSourceNode(audio, { offset: 0 });
     silence.connect(audio.destination);
@@ -47,6 +49,7 @@ export class TestPicture {
   /** Add a tone that beeps as each second begins. */
   addTone() {
     const { audio } = this;
+    if (!audio) return;
     const tone = audio.createOscillator();
     const volume = audio.createGain();
     const out = audio.createMediaStreamDestination();
@@ -66,7 +69,7 @@ export class TestPicture {
   close() {
     clearInterval(this.timer);
     for (const track of this.stream.getTracks()) track.stop();
-    this.audio.close().catch(() => {});
+    this.audio?.close().catch(() => {});
   }
 
   /** @private */
