@@ -105,7 +105,7 @@ def test_it_shows_who_reads_and_ends_one(server: LocalServer, tab: Watched) -> N
         panel.get_by_text("Who reads").click()
         rows = panel.locator(".readers-list li")
         expect(rows).to_have_count(2)
-        expect(rows.first).to_contain_text("127.0.0.1 · player/1.0 · segment 0 · since")
+        expect(rows.first).to_contain_text("127.0.0.1 · player/1.0 · segment 0 · asked at")
         assert barriers(page) == []
         panel.get_by_role("button", name="End first").click()
         page.get_by_role("dialog").get_by_role("button", name="End reader").click()

@@ -61,7 +61,7 @@ export class Readers {
     end.addEventListener("click", () => void this._end(row, who));
     const facts = [
       row.client && row.address ? plain(row.address, 60) : "", row.program ? plain(row.program, 60) : "",
-      row.waits ? `waits for segment ${count(row.seq)}` : `segment ${count(row.seq)}`, `since ${time(Date.parse(row.since) / 1000)}`,
+      row.waits ? `waits for segment ${count(row.seq)}` : `segment ${count(row.seq)}`, `asked at ${time(Date.parse(row.since) / 1000)}`,
     ];
     return element("li", { className: row.lag ? "late" : "" },
       element("b", { dir: "auto" }, who), element("span", { className: "num lag" }, row.lag ? `${bytes(row.lag)} behind` : "in time"),
