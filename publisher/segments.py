@@ -332,7 +332,9 @@ class SegmentWriter:
 
     def _check_entered(self) -> None:
         if not self._is_entered:
-            raise LocalProtocolError("the segment has not been entered")
+            raise LocalProtocolError(
+                "the segment has not been entered: write in its block (async with publisher.segment())"
+            )
 
     def _check_open(self) -> None:
         self._check_entered()

@@ -26,6 +26,7 @@ from tricklecast.publisher.media.encode import AudioCodec, Encoder, Encoding, Vi
 from tricklecast.publisher.media.muxers import ContainerName
 from tricklecast.publisher.media.segmenter import Segmenter
 from tricklecast.publisher.steps import SegmentEnd, Step
+from tricklecast.trickle.amounts import count
 from tricklecast.trickle.client.arguments import URLs, check_number
 from tricklecast.trickle.client.reports import Event, Reporter
 from tricklecast.trickle.client.tasks import BackgroundTask, Notifier
@@ -46,6 +47,10 @@ logger = logging.getLogger("tricklecast.publisher")
 PICTURES_AHEAD: Final = 4
 """Pictures that may wait for the encoder."""
 
+ROOM_S: Final = 0.01
+"""A picture waits so long for room, in seconds, before the oldest one is dropped. An encoder that is fast enough takes
+one meanwhile, also where the program writes without a pause, or keeps the event loop between its pictures."""
+
 ITEMS_AHEAD: Final = 256
 """Pictures, pieces of sound and packets that may wait together: more than 2 s of sound."""
 
@@ -65,7 +70,7 @@ class FramesDropped(Event):
     count: int
 
     def __str__(self) -> str:
-        return f"the encoder is too slow: {self.count} pictures have been dropped so far"
+        return f"the encoder is too slow: {count(self.count, 'picture')} dropped so far"
 
 
 MediaEvent: TypeAlias = PublisherEvent | FramesDropped
@@ -290,20 +295,26 @@ class MediaPublisher:
     async def _add(self, item: _Item) -> None:
         self._check()
         is_picture = item.kind == "video" and not hasattr(item.data, "stream_index")
-        while True:
-            pictures = [waiting for waiting in self._waiting if waiting.kind == "video"]
-            if is_picture and len(pictures) >= PICTURES_AHEAD and self._drops:
+        if is_picture and self._drops:
+            with anyio.move_on_after(ROOM_S):
+                await self._room(is_picture=True)
+            while len(pictures := self._pictures()) >= PICTURES_AHEAD:
                 self._waiting.remove(pictures[0])
                 self._dropped += 1
-                self._report.report(FramesDropped(self._dropped), logging.DEBUG)
-            elif len(self._waiting) < ITEMS_AHEAD and not (is_picture and len(pictures) >= PICTURES_AHEAD):
-                break
-            else:
-                await self._changed.wait()
-                self._check()
+                level = logging.DEBUG if self._dropped > 1 else logging.WARNING
+                self._report.report(FramesDropped(self._dropped), level)
+        await self._room(is_picture=is_picture)
         self._waiting.append(item)
         self._taken += 1
         self._changed.notify()
+
+    async def _room(self, *, is_picture: bool) -> None:
+        while len(self._waiting) >= ITEMS_AHEAD or (is_picture and len(self._pictures()) >= PICTURES_AHEAD):
+            await self._changed.wait()
+            self._check()
+
+    def _pictures(self) -> list[_Item]:
+        return [waiting for waiting in self._waiting if waiting.kind == "video"]
 
     def _check(self) -> None:
         if self._error is not None:

@@ -253,9 +253,35 @@ async def test_pictures_are_dropped_where_the_encoder_is_too_slow(
         data = b"".join(await read_all(url))
     assert publisher.statistics().frames_dropped == 10 - PICTURES_AHEAD
     assert [event.count for event in events if isinstance(event, FramesDropped)] == list(range(1, 11 - PICTURES_AHEAD))
-    assert "on_event failed at the encoder is too slow: 6 pictures have been dropped so far" in caplog.text
+    assert "on_event failed at the encoder is too slow: 6 pictures dropped so far" in caplog.text
     decoded = decode(data, "mpegts")
     assert decoded.times["video"] == [(50 + number) * TICK for number in range(10 - PICTURES_AHEAD, 10)]
+
+
+async def test_no_picture_is_dropped_before_the_encoder_had_time_for_one(
+    server: RunningServer, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Also of a program that never waits between its pictures."""
+    monkeypatch.setattr("tricklecast.publisher.media.publisher.ROOM_S", WITHIN_S)
+    with anyio.fail_after(WITHIN_S):
+        async with MediaPublisher(urls(server)("burst")) as publisher:
+            for number in range(50):
+                await publisher.write(picture(number))
+    assert (publisher.statistics().frames, publisher.statistics().frames_dropped) == (50, 0)
+
+
+async def test_the_first_dropped_picture_is_a_warning(
+    server: RunningServer, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    """The further ones are not: a stream drops many."""
+    monkeypatch.setattr("tricklecast.publisher.media.publisher.ROOM_S", 0)
+    with anyio.fail_after(WITHIN_S), caplog.at_level("DEBUG", "tricklecast.publisher"):
+        async with MediaPublisher(urls(server)("slow-log")) as publisher:
+            for number in range(3 * PICTURES_AHEAD):
+                await publisher.write(picture(number))
+    told = [record.levelname for record in caplog.records if "the encoder is too slow" in record.message]
+    assert told == ["WARNING", *["DEBUG"] * (publisher.statistics().frames_dropped - 1)]
+    assert "the encoder is too slow: 1 picture dropped so far" in caplog.text
 
 
 async def test_a_lost_segment_is_logged_once(caplog: pytest.LogCaptureFixture) -> None:
