@@ -166,6 +166,9 @@ file stays a fragmented one."""
 
 _MATROSKA: Final = {**_COMMON, "cluster_time_limit": "1000"}
 
+_AT_ONCE: Final = {"cluster_time_limit": "0"}
+"""A sink gets each packet as soon as the next one comes, not in clusters of a second. Of Matroska."""
+
 _FILTERS: Final = {"aac": "aac_adtstoasc"}
 """Bitstream filters that turn packets with their own parameters into those of these files. Muxers know the others."""
 
@@ -188,13 +191,21 @@ class File:
     Args:
         path: it is replaced.
         tracks: its streams; those that it cannot hold are left out.
+        sink: is written to in place of the file, and need not be able to seek.
+        parameters: of streams whose packets alone have them, for a sink, in whose head they could not be written later.
 
     Raises:
         NothingToWrite: it can hold none of them.
         OSError: it cannot be written.
     """
 
-    def __init__(self, path: Path, tracks: Mapping[Slot, Track]) -> None:
+    def __init__(
+        self,
+        path: Path,
+        tracks: Mapping[Slot, Track],
+        sink: object = None,
+        parameters: Mapping[Slot, bytes] | None = None,
+    ) -> None:
         import av
         from av.bitstream import BitStreamFilterContext
 
@@ -213,7 +224,12 @@ class File:
         options = dict(_MATROSKA if muxer == "matroska" else _MP4)
         if muxer != "matroska" and av.library_versions["libavformat"] >= _HYBRID_SINCE:
             options["movflags"] = _HYBRID
-        self._muxer: OutputContainer = av.open(str(path), mode="w", format=muxer, container_options=options)
+        self._is_file = sink is None
+        if sink is not None:
+            options |= _AT_ONCE
+        # libavformat asks for types only: ``write`` is all that it needs of a sink.
+        target = str(path) if sink is None else cast(Any, sink)
+        self._muxer: OutputContainer = av.open(target, mode="w", format=muxer, container_options=options)
         for slot, track in tracks.items():
             # A muxer knows codecs by their decoders' names, too, where these differ.
             names = (track.codec, track.stream.codec_context.name)
@@ -223,6 +239,8 @@ class File:
                 continue
             # Opaque: a file needs no encoder of its codec, and a decoder's name is none of an encoder (libdav1d).
             self._streams[slot] = copied(track.stream, self._muxer, is_opaque=True)
+            if parameters and slot in parameters:
+                self._streams[slot].codec_context.extradata = parameters[slot]
             if track.codec in _FILTERS and _is_mpegts(track.stream):
                 self._filters[slot] = BitStreamFilterContext(_FILTERS[track.codec], track.stream)
         if not self._streams:
@@ -231,7 +249,7 @@ class File:
         try:
             self._muxer.start_encoding()  # makes the file
         except packet_errors() as error:
-            path.unlink(missing_ok=True)
+            self._remove()
             codecs = ", ".join(track.codec for track in tracks.values())
             raise Undescribed(f"a {path.suffix} file does not hold {codecs} ({reason(error)})") from error
 
@@ -296,8 +314,12 @@ class File:
             self._held.clear()
             self._muxer.close()
         if not self._written:
-            self.path.unlink(missing_ok=True)
+            self._remove()
         return self._written
+
+    def _remove(self) -> None:
+        if self._is_file:
+            self.path.unlink(missing_ok=True)
 
 
 class NothingToWrite(TrickleError):
@@ -442,7 +464,7 @@ class Joiner:
                 self._file.fits(slot, part.tracks[slot], damaged=bool(part.damage[slot])) for slot in used
             ):
                 self._end()
-                self._say(f"the media changes: it goes on in {self._next_path()}")
+                self._say(self.changed())
             if self._file is None:
                 self._open(last=last)
             if self._file is None:
@@ -514,7 +536,7 @@ class Joiner:
             if len(complete) < max(1, len(tracks)) and may_wait:
                 return
             try:
-                self._file = File(self._next_path(), complete)
+                self._file = self.made(complete)
                 break
             except Undescribed as error:
                 failure = error
@@ -529,6 +551,14 @@ class Joiner:
             self._say(f"left out: a stream ({slot.kind}) that has not begun")
         for slot, codec in self._file.left_out.items():
             self._say(f"left out: a stream ({slot.kind}, {codec}) that a {self._path.suffix} file does not hold")
+
+    def made(self, tracks: Mapping[Slot, Track]) -> File:
+        """Make the next file."""
+        return File(self._next_path(), tracks)
+
+    def changed(self) -> str:
+        """Say that another file follows, since this one cannot go on."""
+        return f"the media changes: it goes on in {self._next_path()}"
 
     def _next_path(self) -> Path:
         number = len(self.files) + 1

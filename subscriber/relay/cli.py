@@ -1,0 +1,78 @@
+"""``tricklecast relay``: its options. It imports no client before the command runs, so that ``--help`` is quick."""
+
+from __future__ import annotations
+
+from functools import partial
+from typing import Annotated
+
+import typer
+
+from tricklecast.trickle.amounts import parse_duration
+from tricklecast.trickle.errors import ChannelNotFound
+from tricklecast.trickle.terminal import (
+    NO_CREDENTIALS,
+    ChannelUrls,
+    Credentials,
+    checked,
+    no_channel,
+    option,
+    with_credentials,
+)
+
+LOSS_EXIT_CODE = 3
+
+
+@with_credentials
+async def relay(
+    url: ChannelUrls,
+    to: Annotated[
+        str,
+        typer.Argument(
+            metavar="TARGET",
+            help="rtmp://HOST/APP/KEY, rtmps://HOST/APP/KEY, or srt://HOST:PORT with SRT's options as its query; - "
+            "reads it from standard input, where no other user of the machine sees it.",
+        ),
+    ],
+    start: Annotated[str, option("WHERE", "Where to begin: current, next, earliest, or a number.")] = "current",
+    wait: Annotated[str, option("TIME", "Wait this long for a channel that does not exist yet.", "--wait")] = "0s",
+    reconnect_for: Annotated[str, option("TIME", "Give up after trying to connect again for this time.")] = "60s",
+    credentials: Credentials = NO_CREDENTIALS,
+) -> None:
+    """Push a channel to another server: to YouTube, to a CDN, to another `tricklecast ingest`.
+
+    Nothing is encoded anew. The target gets the stream at the pace at which it plays, one segment behind the channel. A
+    target that is too slow, or away for a while, loses segments, and the stream goes on at a key picture.
+
+    Exit codes: 0 the channel ended, and the target got all of it; 1 an error; 2 wrong usage; 3 the channel ended, and
+    parts of it are missing at the target; 130 Ctrl-C; 143 SIGTERM.
+
+    Examples:
+
+    \b
+      URL=http://localhost:2939/trickle/cam
+      echo rtmp://a.rtmp.youtube.com/live2/KEY | tricklecast relay $URL -
+      tricklecast relay $URL srt://cdn.example:9000
+    """
+    import sys
+
+    from tricklecast.subscriber.core import Start
+    from tricklecast.subscriber.relay.run import Request, run
+    from tricklecast.subscriber.relay.target import Target
+
+    target = sys.stdin.readline().strip() if to == "-" else to
+    checked("--start", Start.parse, start)
+    request = Request(
+        url,
+        checked("TARGET", Target.parse, target),
+        start=start,
+        wait_s=checked("--wait", partial(parse_duration, zero=True), wait),
+        reconnect_for_s=checked("--reconnect-for", parse_duration, reconnect_for),
+        tls=credentials.tls,
+        auth=credentials.auth,
+    )
+    try:
+        is_whole = await run(request)
+    except ChannelNotFound as error:
+        raise no_channel(error, url, "" if request.wait_s else "--wait 10s waits for it") from error
+    if not is_whole:
+        raise typer.Exit(LOSS_EXIT_CODE)

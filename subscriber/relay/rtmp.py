@@ -1,0 +1,79 @@
+"""Sends Matroska from standard input to an RTMP server, unchanged: ``python -m tricklecast.subscriber.relay.rtmp``.
+
+A process of its own, since libavformat connects without letting other Python code run. The first line of standard input
+is the URL: a stream key on the command line could be seen by all users of the machine.
+"""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any, BinaryIO, Final, cast
+
+from tricklecast.trickle.pyav import reason
+
+if TYPE_CHECKING:
+    from av import Packet
+    from av.stream import Stream
+
+OPEN_S: Final = 15.0
+SEND_S: Final = 10.0
+"""A server that takes so long to answer, or to take a packet, is away; in seconds."""
+
+_PROBE: Final = {"probesize": "32", "analyzeduration": "0"}
+"""The head of Matroska says all: no packet is waited for."""
+
+
+class Pipe:
+    """A stream of bytes that gives what is there, where ``read`` would wait for as much as was asked for."""
+
+    def __init__(self, file: BinaryIO) -> None:
+        self.read: Callable[[int], bytes] = cast(Any, file).read1
+
+
+def send(url: str, source: Pipe, format_: str = "flv") -> None:
+    """Send the first picture track and the first sound track that the format takes, until the input ends.
+
+    Raises:
+        FFmpegError: the server cannot be reached, refuses the stream, or breaks it off.
+        ValueError: the format takes none of the streams.
+    """
+    import av
+
+    with (
+        av.open(cast(Any, source), "r", format="matroska", options=_PROBE) as incoming,
+        av.open(url, "w", format=format_, timeout=(OPEN_S, SEND_S)) as outgoing,
+    ):
+        copies: dict[int, Stream] = {}
+        for stream in (*incoming.streams.video[:1], *incoming.streams.audio[:1]):
+            names = {stream.codec_context.name, stream.codec_context.codec.canonical_name}
+            if names & outgoing.supported_codecs:
+                copies[stream.index] = outgoing.add_stream_from_template(stream, opaque=True)
+            else:
+                sys.stderr.write(f"left out: {stream.type}, {stream.codec_context.name}\n")
+        if not copies:
+            raise ValueError("RTMP carries none of the channel's streams")
+        outgoing.start_encoding()
+        packet: Packet[Any]
+        for packet in incoming.demux([incoming.streams[index] for index in copies]):
+            if packet.size:
+                packet.stream = copies[packet.stream_index]
+                outgoing.mux_one(packet)
+
+
+def main() -> None:
+    """Send; the last line of standard error says why it ended, if it ended with code 1."""
+    import av
+
+    av.logging.set_level(av.logging.ERROR)
+    av.logging.restore_default_callback()  # what the server says about a refusal, on standard error
+    url = sys.stdin.buffer.readline().decode().strip()
+    try:
+        send(url, Pipe(sys.stdin.buffer))
+    except (av.error.FFmpegError, OSError, ValueError) as error:
+        sys.stderr.write(f"{reason(error)}\n")
+        sys.exit(1)
+
+
+if __name__ == "__main__":
+    main()

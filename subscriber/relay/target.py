@@ -1,0 +1,158 @@
+"""Where a channel is pushed to, and the program that does it."""
+
+from __future__ import annotations
+
+import shutil
+import subprocess
+import sys
+from contextlib import suppress
+from dataclasses import dataclass
+from typing import Final, Self
+from urllib.parse import urlsplit
+
+import anyio
+from anyio.abc import ByteReceiveStream, Process
+
+from tricklecast.trickle.client.tasks import BackgroundTask
+from tricklecast.trickle.errors import InvalidInput, TrickleError
+from tricklecast.trickle.wire import redacted
+
+SEND_S: Final = 15.0
+"""A program that takes no bytes for so long is stuck: its server is away; in seconds."""
+
+END_S: Final = 5.0
+"""How long a program may take to send the rest, in seconds."""
+
+_LAST_WORDS: Final = 2000
+"""Bytes of a program's standard error that are kept."""
+
+_SRT_OPTIONS: Final = ("-hide_banner", "-nostdin", "-loglevel", "error", "-f", "matroska", "-i", "-")
+
+
+class ConnectionBroke(TrickleError):
+    """The program ended, or is stuck; the text says why."""
+
+
+@dataclass(frozen=True, slots=True)
+class Target:
+    """A server, as a user names it.
+
+    Attributes:
+        shown: its URL without stream key, user, password and options, for people and logs.
+        command: the program.
+        secrets: texts that no line may have.
+    """
+
+    url: str
+    shown: str
+    command: tuple[str, ...]
+    secrets: tuple[str, ...]
+
+    @classmethod
+    def parse(cls, url: str) -> Self:
+        """Recognise a target.
+
+        Raises:
+            InvalidInput: it is none, or nothing here can send to it.
+        """
+        parts = urlsplit(url)
+        shown = redacted(url)
+        if parts.scheme in ("rtmp", "rtmps"):
+            app, _, key = parts.path.lstrip("/").partition("/")
+            if not parts.hostname or not app or not key:
+                raise InvalidInput(f"{parts.scheme}://HOST/APP/KEY is expected, with a stream key")
+            shown = f"{redacted(f'{parts.scheme}://{parts.netloc}')}/{app}/***"
+            key = f"{key}?{parts.query}" if parts.query else key
+            command = (sys.executable, "-m", "tricklecast.subscriber.relay.rtmp")
+            return cls(url, shown, command, (url, key, parts.netloc))
+        if parts.scheme == "srt":
+            ffmpeg = shutil.which("ffmpeg")
+            if ffmpeg is None:
+                raise InvalidInput("SRT needs ffmpeg (built with libsrt); on Debian: apt-get install ffmpeg")
+            output = ("-map", "0", "-c", "copy", "-f", "mpegts", "-flush_packets", "1", url)
+            return cls(url, shown, (ffmpeg, *_SRT_OPTIONS, *output), (url, parts.query))
+        raise InvalidInput(f"{shown} is neither rtmp://, rtmps:// nor srt://")
+
+    def cleaned(self, text: str) -> str:
+        """A text without secrets."""
+        for secret in filter(None, self.secrets):
+            text = text.replace(secret, "***")
+        return text
+
+
+class Push:
+    """One connection: the program runs, and takes bytes."""
+
+    def __init__(self, target: Target, process: Process) -> None:
+        assert process.stdin is not None
+        assert process.stderr is not None
+        self._target = target
+        self._process = process
+        self._input = process.stdin
+        self._words = bytearray()
+        self._listening = BackgroundTask(lambda: self._listen(process.stderr))
+
+    @classmethod
+    async def begin(cls, target: Target) -> Self:
+        """Start the program. That it has connected, only its going on shows."""
+        # Not cancelled half-way, which would leave a program that nobody ends. A process group of its own: a Ctrl-C on
+        # the terminal reaches us only, and we end the program.
+        with anyio.CancelScope(shield=True):
+            process = await anyio.open_process(target.command, stdout=subprocess.DEVNULL, start_new_session=True)
+        push = cls(target, process)
+        if target.url not in target.command:
+            try:
+                await push.send(f"{target.url}\n".encode())
+            except BaseException:
+                await push.stop()
+                raise
+        return push
+
+    async def send(self, data: bytes) -> None:
+        """Pass bytes on.
+
+        Raises:
+            ConnectionBroke: the program does not take them.
+        """
+        try:
+            with anyio.fail_after(SEND_S):
+                await self._input.send(data)
+        except TimeoutError:
+            raise ConnectionBroke(f"it takes no media for {SEND_S:g} s") from None
+        except (anyio.BrokenResourceError, anyio.ClosedResourceError):
+            raise ConnectionBroke(await self._why()) from None
+
+    async def end(self) -> None:
+        """Let the program send the rest.
+
+        Raises:
+            ConnectionBroke: it could not, or took too long.
+        """
+        await self._input.aclose()
+        with anyio.move_on_after(END_S):
+            if await self._process.wait():
+                raise ConnectionBroke(await self._why())
+            return
+        raise ConnectionBroke(f"the rest was not taken within {END_S:g} s")
+
+    async def stop(self) -> None:
+        """End the program, if it still runs."""
+        with anyio.CancelScope(shield=True):
+            with suppress(ProcessLookupError):
+                self._process.kill()
+            await self._listening.stop()
+            await self._process.aclose()
+
+    async def _why(self) -> str:
+        with anyio.move_on_after(END_S):
+            await self._listening.over()
+        said = self._target.cleaned(self._words.decode(errors="replace")).strip().splitlines()
+        return "; ".join(said[-2:]) or "the connection broke"
+
+    async def _listen(self, output: ByteReceiveStream | None) -> None:
+        """Read all of the program's standard error, and keep its end."""
+        assert output is not None
+        with suppress(anyio.EndOfStream, anyio.ClosedResourceError, anyio.BrokenResourceError):
+            while True:
+                self._words += await output.receive()
+                del self._words[:-_LAST_WORDS]

@@ -1,0 +1,267 @@
+"""``tricklecast relay``: channels on their way to servers of RTMP and SRT, over real sockets."""
+
+from __future__ import annotations
+
+import io
+import re
+import shutil
+import socket
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
+from pathlib import Path
+from random import Random
+
+import pytest
+
+from tests.publisher.ingest.test_streams import Ingest, ingesting, segments
+from tests.publisher.media.clips import Decoded, decode, make_clip
+from tests.subscriber.fake import run as in_loop
+from tests.support.forked import forked
+from tests.support.local import LocalServer, local_server
+from tests.support.ports import free_port
+from tests.support.segments import cut
+from tests.support.waiting import WITHIN_S, eventually
+from tricklecast.subscriber.relay import run as relays
+from tricklecast.subscriber.relay.outflow import aac_parameters
+from tricklecast.subscriber.relay.run import Request, _Relay, _Waiting, run
+from tricklecast.subscriber.relay.target import Target
+from tricklecast.trickle.errors import ChannelNotFound, InvalidInput, TrickleError
+from tricklecast.trickle.terminal import Screen
+
+GOP = 25
+
+
+@pytest.fixture(scope="module")
+def server() -> Iterator[LocalServer]:
+    """One server for all; each test has channels of its own."""
+    with local_server(channel_drain_s=3600) as running:
+        yield running
+
+
+@pytest.fixture(scope="module")
+def film(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Three groups of pictures, and a tone."""
+    return make_clip(tmp_path_factory.mktemp("clips") / "clip.mp4", seconds=3)
+
+
+@pytest.fixture(scope="module")
+def wanted(film: Path) -> Decoded:
+    """What is in it."""
+    return decode(film)
+
+
+def published(server: LocalServer, name: str, bodies: list[bytes], mime: str = "video/mp2t") -> str:
+    """The URL of a channel that has ended."""
+    with server.client() as target:
+        channel = target.channel(name)
+        channel.create(mime)
+        channel.publish(0, *bodies)
+        channel.end()
+    return f"http://127.0.0.1:{server.port}/trickle/{name}"
+
+
+def relayed(url: str, target: Target | str, **options: float) -> tuple[bool, str]:
+    """Push a channel from its first segment: whether the target got all of it, and what was said."""
+    said = io.StringIO()
+    where = Target.parse(target) if isinstance(target, str) else target
+
+    async def main() -> bool:
+        return await run(Request(url, where, start="0", **options), Screen(said), rng=Random(1))  # type: ignore[arg-type]
+
+    return in_loop(main), said.getvalue()
+
+
+@pytest.mark.parametrize("container", ["mpegts", "mp4"])
+def test_a_channel_goes_to_an_rtmp_server(server: LocalServer, film: Path, wanted: Decoded, container: str) -> None:
+    """All frames arrive; the end of the channel ends the stream in order. No line has the stream key."""
+    name = f"push-{container}"
+    url = published(server, name, cut(film, container), "video/mp2t" if container == "mpegts" else "video/mp4")
+    with ingesting(server) as ingest:
+        is_whole, said = relayed(url, f"rtmp://127.0.0.1:{ingest.port}/live/{name}-copy")
+        ingest.shows(f"{name}-copy: published 3 segments")
+    assert is_whole
+    assert re.fullmatch(rf"sent \d+\.\d kB to rtmp://127\.0\.0\.1:{ingest.port}/live/\*\*\*\n", said)
+    got = decode(b"".join(segments(server, f"{name}-copy")), "mpegts")
+    assert got.hashes["video"] == wanted.hashes["video"]
+    assert len(got.hashes["audio"]) >= len(wanted.hashes["audio"]) - 1
+
+
+@pytest.mark.skipif(shutil.which("ffmpeg") is None, reason="ffmpeg sends SRT")
+def test_a_channel_goes_to_an_srt_server(server: LocalServer, film: Path, tmp_path: Path) -> None:
+    """ffmpeg sends it, and here another one takes it. The line has no passphrase."""
+    port, path = free_port(), tmp_path / "taken.ts"
+    options = "passphrase=secret-secret"
+    taker = ["ffmpeg", "-nostdin", "-loglevel", "error", "-i", f"srt://127.0.0.1:{port}?mode=listener&{options}"]
+    with subprocess.Popen([*taker, "-c", "copy", path]) as process:
+        try:
+            url = published(server, "srt", cut(film))
+            is_whole, said = relayed(url, f"srt://127.0.0.1:{port}?{options}")
+            process.wait(WITHIN_S)
+        finally:
+            process.kill()
+    assert is_whole
+    assert "secret" not in said
+    assert len(decode(path).hashes["video"]) >= 2 * GOP
+
+
+class Cutter:
+    """Passes connections on to a server, but breaks the first one after some bytes of its client."""
+
+    def __init__(self, port: int, after: int) -> None:
+        self._to, self._after = port, after
+        self._server = socket.create_server(("127.0.0.1", 0))
+        self.port: int = self._server.getsockname()[1]
+        self._thread = threading.Thread(target=self._run, daemon=True)
+
+    def __enter__(self) -> Cutter:
+        self._thread.start()
+        return self
+
+    def __exit__(self, *exc_info: object) -> None:
+        self._server.shutdown(socket.SHUT_RDWR)
+        self._server.close()
+        self._thread.join()
+
+    def _run(self) -> None:
+        left: int | None = self._after
+        with suppress(OSError):
+            while True:
+                client, _ = self._server.accept()
+                with client, socket.create_connection(("127.0.0.1", self._to)) as server:
+                    back = threading.Thread(target=self._copy, args=(server, client, None), daemon=True)
+                    back.start()
+                    self._copy(client, server, left)
+                    left = None
+                    for end in (client, server):
+                        with suppress(OSError):
+                            end.shutdown(socket.SHUT_RDWR)
+                    back.join()
+
+    @staticmethod
+    def _copy(source: socket.socket, target: socket.socket, left: int | None) -> None:
+        with suppress(OSError):
+            while (left is None or left > 0) and (data := source.recv(1024)):
+                target.sendall(data)
+                left = None if left is None else left - len(data)
+
+
+@contextmanager
+def cut_off(ingest: Ingest, after: int) -> Iterator[int]:
+    """The port of a :class:`Cutter`."""
+    with Cutter(ingest.port, after) as cutter:
+        yield cutter.port
+
+
+def test_a_connection_that_breaks_is_made_anew(
+    server: LocalServer, film: Path, wanted: Decoded, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It goes on at a key picture; people are told, and the exit code is not 0."""
+    monkeypatch.setattr(relays, "MIN_LIFE_S", 0.0)
+    url = published(server, "broken", [*cut(film), *cut(film)])
+    with ingesting(server) as ingest, cut_off(ingest, after=12_000) as port:
+        is_whole, said = relayed(url, f"rtmp://127.0.0.1:{port}/live/broken-copy")
+        ingest.shows("broken-copy: 127.0.0.1 streams h264 64x64, aac", times=2)
+        ingest.shows("broken-copy: published")
+    assert not is_whole
+    assert f"warning: rtmp://127.0.0.1:{port}/live/***: " in said
+    assert "; trying for 60 s to connect again" in said
+    got = decode(b"".join(segments(server, "broken-copy")), "mpegts").hashes["video"]
+    assert got[-GOP:] == wanted.hashes["video"][-GOP:]
+
+
+@pytest.mark.parametrize("keys", [True, False])
+def test_a_target_that_cannot_be_reached_is_an_error(
+    server: LocalServer, film: Path, tmp_path: Path, keys: bool
+) -> None:
+    """At once, with the server's words where it has some; the stream key stands nowhere."""
+    url = published(server, f"error-{keys}", cut(film))
+    file = tmp_path / "keys"
+    file.write_text("cam another-secret\n")
+    with ingesting(server, keys=file) as ingest:
+        port = ingest.port if keys else free_port()
+        with pytest.raises(TrickleError, match=r"cannot push to rtmp://127.*/live/\*\*\*: ") as failure:
+            relayed(url, f"rtmp://127.0.0.1:{port}/live/my-secret-key")
+    assert "my-secret" not in str(failure.value)
+    assert ("stream key" if keys else "Connection refused") in str(failure.value)
+
+
+def test_a_target_that_stays_away_is_given_up(server: LocalServer, film: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """After the time that was given, of failures in a row; the line has the last words, without secrets."""
+    monkeypatch.setattr(relays, "_BACKOFF", relays.Backoff(0.001, 0.001))
+    url = published(server, "away", [*cut(film), *cut(film)])
+    script = "import sys; sys.stdin.buffer.read(100); sys.exit('no more of secret')"
+    target = Target("secret", "there", (sys.executable, "-c", script), ("secret",))
+    said = io.StringIO()
+
+    async def main() -> None:
+        relay = _Relay(Request(url, target, start="0", reconnect_for_s=0.01), Screen(said), Random(1))
+        relay._was_good, relay._lost_at = True, time.monotonic()  # the connection before was good
+        await relay.run()
+
+    with pytest.raises(TrickleError, match=r"cannot push to there: no more of \*\*\*"):
+        in_loop(main)
+
+
+def test_a_target_that_is_too_slow_loses_the_oldest(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A bounded number of segments waits, and of bytes; one segment may be larger than that."""
+    relay = _Relay(Request("http://h/c", Target.parse("rtmp://h/a/k")), Screen(io.StringIO()), Random(1))
+    for seq in range(relays.QUEUE_SEGMENTS + 3):
+        relay._add(_Waiting(seq, b"x", True, True))
+    assert [waiting.seq for waiting in relay._queue] == list(range(3, relays.QUEUE_SEGMENTS + 3))
+    assert relay._dropped == 3
+    monkeypatch.setattr(relays, "QUEUE_BYTES", 10)
+    relay._add(_Waiting(99, b"x" * 11, True, True))
+    assert [waiting.seq for waiting in relay._queue] == [99]
+
+
+@pytest.mark.parametrize(
+    ("url", "shown"),
+    [
+        ("rtmp://a.rtmp.youtube.com/live2/abcd-efgh", "rtmp://a.rtmp.youtube.com/live2/***"),
+        ("rtmps://me:word@h:443/app/key?token=x", "rtmps://***@h:443/app/***"),
+    ],
+)
+def test_a_target_is_shown_without_its_key(url: str, shown: str) -> None:
+    """Neither in its name, nor in what a program says of it; and the command line does not have it."""
+    target = Target.parse(url)
+    assert target.shown == shown
+    assert url not in target.command
+    key = url.rpartition("/")[2]
+    assert key not in target.cleaned(f"cannot open {url}: {key}")
+
+
+@pytest.mark.parametrize("url", ["http://h/a/k", "rtmp://h", "rtmp://h/app", "rtmp:///app/key", "film.mp4"])
+def test_what_is_no_target_is_said(url: str) -> None:
+    """An RTMP server needs an application and a stream key."""
+    with pytest.raises(InvalidInput, match=r"rtmp://"):
+        Target.parse(url)
+
+
+def test_the_parameters_of_aac_stand_in_its_frames() -> None:
+    """As ADTS has them: AAC-LC, 48 kHz, stereo. Frames of MP4 have none."""
+    assert aac_parameters(bytes.fromhex("fff14c80017ffc21")) == bytes.fromhex("1190")
+    assert aac_parameters(b"\x21\x10\x04\x60\x8c\x1c\x00") == b""
+    assert aac_parameters(b"\xff\xf1") == b""
+
+
+def test_the_command_reads_its_target_from_standard_input(server: LocalServer, film: Path) -> None:
+    """So that no other user of the machine sees the stream key; a channel that does not exist is named."""
+    url = published(server, "command", cut(film)[:1])
+    with ingesting(server) as ingest:
+        target = f"rtmp://127.0.0.1:{ingest.port}/live/command-copy\n"
+        for name, code in (("command", 0), ("missing", 1)):
+            started = forked("relay", url.replace("command", name), "-", "--start", "earliest")
+            done = subprocess.run(started, input=target, capture_output=True, text=True, timeout=WITHIN_S, check=False)
+            assert done.returncode == code, done.stderr
+            assert "command-copy" not in done.stderr
+        eventually(lambda: any("command-copy: published" in line for line in ingest.lines))
+
+
+def test_a_channel_that_is_missing_is_an_error(server: LocalServer) -> None:
+    """Nothing is connected for it."""
+    with pytest.raises(ChannelNotFound):
+        relayed(f"http://127.0.0.1:{server.port}/trickle/nothing", "rtmp://127.0.0.1:1/live/key")
