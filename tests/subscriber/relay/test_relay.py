@@ -29,6 +29,7 @@ from tricklecast.subscriber.relay import run as relays
 from tricklecast.subscriber.relay.outflow import aac_parameters
 from tricklecast.subscriber.relay.run import Request, _Relay, _Waiting, run
 from tricklecast.subscriber.relay.target import Target
+from tricklecast.trickle.backoff import Backoff
 from tricklecast.trickle.errors import ChannelNotFound, InvalidInput, TrickleError
 from tricklecast.trickle.terminal import Screen
 
@@ -191,7 +192,7 @@ def test_a_target_that_cannot_be_reached_is_an_error(
 
 def test_a_target_that_stays_away_is_given_up(server: LocalServer, film: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """After the time that was given, of failures in a row; the line has the last words, without secrets."""
-    monkeypatch.setattr(relays, "_BACKOFF", relays.Backoff(0.001, 0.001))
+    monkeypatch.setattr(relays, "_BACKOFF", Backoff(0.001, 0.001))
     url = published(server, "away", [*cut(film), *cut(film)])
     script = "import sys; sys.stdin.buffer.read(100); sys.exit('no more of secret')"
     target = Target("secret", "there", (sys.executable, "-c", script), ("secret",))
