@@ -37,6 +37,7 @@ from tricklecast.app.hls.playlist import CONTENT_TYPE as PLAYLIST_TYPE
 from tricklecast.app.hls.playlist import playlist
 from tricklecast.app.hls.recording import Recording
 from tricklecast.app.hls.rendered import Rendered
+from tricklecast.app.hls.renditions import renditions, track_file, track_of
 from tricklecast.trickle import wire
 from tricklecast.trickle.records import Op, Reason
 from tricklecast.trickle.wire import MP4, MP4_AUDIO, MPEG_TS, Status
@@ -93,15 +94,26 @@ def _playlist(connection: Caller, request: Request, route: Route) -> Reply | Exc
         if not found.has(msn, part):
             late = Reply(Status.UNAVAILABLE, Reason.TIMEOUT, body=b"Nothing new yet", retry_after_s=1)
             return _await(connection, request, route, found, BLOCKING_TARGETS * found.timeline.target_s) or late
+    tracks = renditions(found)
+    if asked.track is not None and all(one.number != asked.track for one in tracks):
+        return _no_track(connection, request, route)
     is_whole = msn is None and not asked.is_media
-    if request.method != b"HEAD" and not is_whole:
+    is_counted = asked.track is None or asked.track == tracks[0].number  # a player asks for several tracks
+    if request.method != b"HEAD" and not is_whole and is_counted:
         found.served(msn, part)
     target_s, private = found.timeline.target_s, plane.authorizer is not None
     caching = playlist_caching(target_s, blocking=msn is not None, private=private)
-    reply = _playlist_reply(request, multivariant(found) if is_whole else playlist(found), asked, caching)
-    about = -found.version if is_whole else found.version  # a player asks for both, one after the other
+    text = multivariant(found) if is_whole else playlist(found, asked.track)
+    reply = _playlist_reply(request, text, asked, caching)
+    # A player asks for the playlists of one state one after the other.
+    about = -found.version if is_whole else found.version + ((asked.track or 0) << 32)
     delayed = delay(connection, request, route, ReplyKind.SAME, about, answer_player)
     return delayed or noted(request, plane.registry, route, reply)
+
+
+def _no_track(connection: Caller, request: Request, route: Route) -> Reply | Exchange:
+    reply = Reply(Status.NOT_FOUND, Reason.NOT_FOUND, body=b"No such track: ask for index.m3u8 again")
+    return delay(connection, request, route, ReplyKind.MISSING, 0, answer_player) or reply
 
 
 def _playlist_reply(request: Request, found: Rendered, asked: Blocking, caching: str) -> Reply:
@@ -133,7 +145,8 @@ def _media(connection: Caller, request: Request, route: Route) -> Reply | Exchan
     there = _find(found, media)
     if there is not None:
         return _file(connection, request, found.channel, media, there)
-    hinted = (media.prefix, media.seq, media.part) == (found.prefix, *found.next_part) and not found.ended
+    is_ours = media.prefix == found.prefix or track_of(found, media.prefix) is not None
+    hinted = is_ours and (media.seq, media.part) == found.next_part and not found.ended
     if hinted and request.method != b"HEAD":
         parked = _await(connection, request, route, found, BLOCKING_TARGETS * found.timeline.target_s)
         if parked is not None:
@@ -158,6 +171,8 @@ def _recorded(connection: Caller, request: Request, route: Route, found: Recordi
         late = Reply(Status.UNAVAILABLE, Reason.TIMEOUT, body=b"The recording is being read", retry_after_s=1)
         return (request.method != b"HEAD" and _await(connection, request, route, found, FIRST_SEGMENT_S)) or late
     if (asked := route.blocking) is not None:
+        if asked.track is not None:
+            return _no_track(connection, request, route)
         private = connection.plane.authorizer is not None
         caching = playlist_caching(found.target_s, blocking=False, private=private)
         return _playlist_reply(request, found.rendered, asked, caching)
@@ -196,12 +211,14 @@ def _file(
 
 
 def _find(found: Packager, media: Media) -> bytes | tuple[Segment, int, int] | None:
-    """An init segment; or a segment of the channel, and where the media begin and end in it; or nothing."""
-    if media.prefix != found.prefix:
+    """A file; or a segment of the channel, and where the media begin and end in it; or nothing."""
+    track = None if media.prefix == found.prefix else track_of(found, media.prefix)
+    if media.prefix != found.prefix and track is None:
         return None
-    if media.seq is None:
-        return found.inits.get(media.init)
-    return found.find(media.seq, media.at, media.part)
+    there = found.inits.get(media.init) if media.seq is None else found.find(media.seq, media.at, media.part)
+    if track is None or there is None:
+        return there
+    return track_file(found, media.tag.decode(), track, there)
 
 
 def _packager(connection: Caller, request: Request, route: Route) -> Packager | Reply | Parked:

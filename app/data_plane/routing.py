@@ -102,12 +102,14 @@ class Blocking(NamedTuple):
         msn, part: the client waits for this segment, or this part of it; ``None``: it does not wait.
         token: the access token in the URL, not decoded.
         is_media: ``media.m3u8`` was asked for, not ``index.m3u8``.
+        track: the number of the one track that the media are to have; ``None``: all tracks.
     """
 
     msn: int | None
     part: int | None
     token: bytes
     is_media: bool
+    track: int | None = None
 
 
 class Route:
@@ -270,16 +272,16 @@ def _stream_route(op: Op | None, channel: str, query: bytes) -> Route:
 def _playlist_route(op: Op | None, channel: str, query: bytes, *, is_media: bool) -> Route:
     """A playlist, and the segment or part that the client waits for (draft-pantos-hls-rfc8216bis, section 6.2.5.2)."""
     numbers: list[int | None] = []
-    for name in (b"_HLS_msn", b"_HLS_part"):
+    for name in (b"_HLS_msn", b"_HLS_part", b"track"):
         value = parameter(query, name)
         numbers.append(int(value) if value.isdigit() and len(value) <= MAX_DIGITS else None)
         if value and numbers[-1] is None:
             error = f"Invalid {name.decode()}: it is a number"
             return Route(op, channel, error=error if op else "", allow=_READ_ONLY)
-    msn, part = numbers
+    msn, part, track = numbers
     if part is not None and msn is None:
         return Route(op, channel, error="_HLS_part without _HLS_msn" if op else "", allow=_READ_ONLY)
-    asked = Blocking(msn, part, parameter(query, b"token"), is_media)
+    asked = Blocking(msn, part, parameter(query, b"token"), is_media, track)
     return Route(op, channel, allow=_READ_ONLY, blocking=asked)
 
 

@@ -94,6 +94,24 @@ def _track(trak: memoryview) -> Stream:
     return Stream(ident, kind, _sound(entry.kind, body), language=language, channels=number(body, 16, 2))
 
 
+_CODES: Final = (
+    "ara=ar ben=bn bul=bg cat=ca ces=cs cze=cs chi=zh zho=zh dan=da deu=de ger=de ell=el gre=el eng=en est=et fas=fa "
+    "per=fa fin=fi fra=fr fre=fr gle=ga glg=gl heb=he hin=hi hrv=hr hun=hu ind=id isl=is ice=is ita=it jpn=ja kor=ko "
+    "lav=lv lit=lt mal=ml mar=mr msa=ms may=ms nld=nl dut=nl nor=no nob=nb nno=nn pan=pa pol=pl por=pt ron=ro rum=ro "
+    "rus=ru slk=sk slo=sk slv=sl spa=es sqi=sq alb=sq srp=sr swe=sv swa=sw tam=ta tel=te tgl=tl tha=th tur=tr ukr=uk "
+    "urd=ur vie=vi cym=cy wel=cy eus=eu baq=eu"
+)
+"""Languages that have a code of two letters, by their codes of three (ISO 639). RFC 5646 wants the shortest."""
+
+
+_SHORT: Final = {long: short for long, _, short in (pair.partition("=") for pair in _CODES.split())}
+
+
+def tag_of(language: str) -> str:
+    """A language as RFC 5646 writes it: ``en`` for ``eng``."""
+    return _SHORT.get(language, language)
+
+
 def _packed_language(packed: int) -> str:
     """Three letters of five bits each (ISO/IEC 14496-12, section 8.4.2); empty if they say nothing."""
     letters = "".join(chr(0x60 + (packed >> shift & 0x1F)) for shift in (10, 5, 0))

@@ -22,8 +22,8 @@ from tricklecast.trickle.media.containers import MAX_CHILDREN, Box, box, boxes, 
 MAX_RUNS: Final = 256
 """Runs of samples of a track in a fragment that are read."""
 
-MAX_FRAGMENTS: Final = 20_000
-"""Fragments of a file that are read."""
+MAX_BOXES: Final = 8_000
+"""Boxes side by side that a file may have: more than 2,000 fragments. Of more, nothing is made."""
 
 _BASE_IS_MOOF: Final = 0x020000
 _DATA_OFFSET: Final = 0x000001
@@ -85,15 +85,18 @@ def default_size(init: bytes, track: int) -> int:
     return 0
 
 
-def track_media(data: bytes, track: int, usual: int = 0) -> bytes | None:
-    """The fragments of one track among those of all; ``None`` if they cannot be moved.
+def track_media(data: bytes, track: int, usual: int | None) -> bytes | None:
+    """The fragments of one track among those of all; ``None`` if they cannot be moved, or are too many.
 
     Args:
-        data: whole fragments. track: its number. usual: the size of samples that have none of their own.
+        data: whole fragments. track: its number.
+        usual: the size of samples that have none of their own; ``None`` if it is not known.
     """
     found: list[bytes] = []
     front: list[bytes] = []  # boxes directly before a fragment
-    for item in islice(boxes(data), 8 * MAX_FRAGMENTS):
+    for number_of, item in enumerate(boxes(data)):
+        if number_of == MAX_BOXES:
+            return None
         if item.kind == b"moof":
             fragment = _fragment(data, item, track, usual)
             if fragment is None:
@@ -113,7 +116,7 @@ def can_move(head: bytes) -> bool:
     return bool(number(head, 1, 3) & _BASE_IS_MOOF)
 
 
-def _fragment(data: bytes, moof: Box, track: int, usual: int) -> bytes | None:
+def _fragment(data: bytes, moof: Box, track: int, usual: int | None) -> bytes | None:
     """``moof`` and ``mdat`` of the track; nothing if it has no samples there, ``None`` if they cannot be moved."""
     others: list[bytes] = []
     pieces: list[bytes] = []  # the track's boxes, and a hole for each run
@@ -131,7 +134,10 @@ def _fragment(data: bytes, moof: Box, track: int, usual: int) -> bytes | None:
         header = head
         for one in islice(boxes(part.body), MAX_CHILDREN + MAX_RUNS):
             if one.kind == b"trun":
-                runs.append(_run(bytes(one.body), head, usual))
+                run = _run(bytes(one.body), head, usual)
+                if run is None:
+                    return None
+                runs.append(run)
             elif one.kind not in (b"tfhd", *_LEFT_OUT):
                 pieces.append(bytes(part.body[one.start : one.end]))
     if not runs:
@@ -151,7 +157,7 @@ def _fragment(data: bytes, moof: Box, track: int, usual: int) -> bytes | None:
     return box(b"moof", *others, traf) + box(b"mdat", *samples)
 
 
-def _run(content: bytes, head: bytes, usual: int) -> _Run:
+def _run(content: bytes, head: bytes, usual: int | None) -> _Run | None:
     flags, count = number(content, 1, 3), number(content, 4, 4)
     place = int.from_bytes(content[8:12], signed=True) if flags & _DATA_OFFSET else None
     begin = 8 + 4 * (flags & 0x05).bit_count()
@@ -164,7 +170,7 @@ def _run(content: bytes, head: bytes, usual: int) -> _Run:
     own = number(head, 1, 3)
     if own & _DEFAULT_SIZE:
         usual = number(head, 8 + (4 if own & 0x02 else 0) + (4 if own & 0x08 else 0), 4)
-    return _Run(content, place, count * usual)
+    return None if usual is None else _Run(content, place, count * usual)
 
 
 def _samples(data: bytes, moof: Box, runs: list[_Run]) -> Iterator[bytes]:

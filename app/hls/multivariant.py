@@ -13,10 +13,11 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator
 from typing import Final
 
-from tricklecast.app.hls.codecs import SOUND, VIDEO, Stream
+from tricklecast.app.hls.codecs import SOUND, VIDEO, Stream, tag_of
 from tricklecast.app.hls.packager import Packager
 from tricklecast.app.hls.playlist import VERSION
-from tricklecast.app.hls.rendered import QUERY, Rendered
+from tricklecast.app.hls.rendered import MORE, QUERY, Rendered
+from tricklecast.app.hls.renditions import renditions
 from tricklecast.app.hls.timeline import MediaSegment
 from tricklecast.trickle.wire import MEDIA_PLAYLIST_ROUTE
 
@@ -36,6 +37,8 @@ _RATES: Final = (
 )
 _NEAR: Final = 0.002
 """Times of media are rounded, so a frame rate that differs from a usual one by less than this share is that."""
+
+_GROUP: Final = "sound"
 
 MAX_RATE: Final = 1000.0
 
@@ -63,8 +66,40 @@ def _lines(packager: Packager) -> Iterator[str]:
     yield f"#EXT-X-VERSION:{VERSION}"
     if streams and not picture:
         yield "#EXT-X-INDEPENDENT-SEGMENTS"
+    tracks = renditions(packager)
+    names = _names(tracks)
+    for one in (one for one in tracks if one.kind == SOUND):
+        yield f"#EXT-X-MEDIA:{_rendition(one, names[one.number], is_default=one.number == next(iter(names)))}"
+    if tracks:
+        told.append(f'AUDIO="{_GROUP}"')
+        yield f"#EXT-X-STREAM-INF:{','.join(told)}"
+        yield _track_uri(tracks[0])
+        return
     yield f"#EXT-X-STREAM-INF:{','.join(told)}"
     yield f"{MEDIA_PLAYLIST_ROUTE}{QUERY}"
+
+
+def _track_uri(one: Stream) -> str:
+    return f"{MEDIA_PLAYLIST_ROUTE}?track={one.number}{MORE}"
+
+
+def _names(tracks: Iterable[Stream]) -> dict[int, str]:
+    """A name for each track of sound, by its number: all differ."""
+    names: dict[int, str] = {}
+    for place, one in enumerate((one for one in tracks if one.kind == SOUND), 1):
+        name = one.language or "Sound"
+        names[one.number] = name if name not in names.values() and one.language else f"{name} {place}"
+    return names
+
+
+def _rendition(one: Stream, name: str, *, is_default: bool) -> str:
+    told = ["TYPE=AUDIO", f'GROUP-ID="{_GROUP}"', f'NAME="{name}"']
+    if one.language:
+        told.append(f'LANGUAGE="{tag_of(one.language)}"')
+    told.append(f"DEFAULT={'YES' if is_default else 'NO'},AUTOSELECT=YES")
+    if one.channels:
+        told.append(f'CHANNELS="{one.channels}"')
+    return ",".join([*told, f'URI="{_track_uri(one)}"'])
 
 
 def codecs_of(streams: Iterable[Stream]) -> str:

@@ -38,7 +38,7 @@ from tricklecast.app.core.rules import OwnedChannel
 from tricklecast.app.core.segment import COMPLETE, SKIPPED, Segment
 from tricklecast.app.core.state import Channel, Found, Ready
 from tricklecast.app.hls.codecs import Stream
-from tricklecast.app.hls.rendered import NOTHING, Rendered
+from tricklecast.app.hls.rendered import NOTHING, Kept, Rendered
 from tricklecast.app.hls.timeline import Mark, Timeline
 from tricklecast.app.hls.units import Scanner, scanner
 from tricklecast.trickle.media.clock import read_prft, read_temi
@@ -121,6 +121,8 @@ class Packager:
         self.version = 0  # counts the changes of the playlist
         self.streams: list[Stream] = []  # what the newest segment that ended has
         self.frame_rate = 0.0  # of its pictures; 0 if it has none
+        self.kept = Kept()  # files of renditions (renditions.py)
+        self.track_playlists: dict[int, Rendered] = {}  # as the next ones, of single tracks
         self.announced: Rendered = NOTHING  # the multivariant playlist, as the next one (multivariant.py)
         self.rendered: Rendered = NOTHING  # the playlist in its newest state that somebody has asked for (playlist.py)
         self.waiting: dict[Waiter, None] = {}  # requests that are called at the next change

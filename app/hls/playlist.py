@@ -6,8 +6,10 @@ from collections.abc import Iterator
 from datetime import UTC, datetime
 from typing import Final
 
+from tricklecast.app.hls.codecs import SOUND
 from tricklecast.app.hls.packager import Packager
-from tricklecast.app.hls.rendered import QUERY, Rendered
+from tricklecast.app.hls.rendered import NOTHING, QUERY, Rendered
+from tricklecast.app.hls.renditions import MARK
 from tricklecast.app.hls.timeline import HELD_BACK_TARGETS
 from tricklecast.trickle.wire import HLS_ROUTE
 
@@ -15,18 +17,29 @@ CONTENT_TYPE: Final = "application/vnd.apple.mpegurl"
 VERSION: Final = 9
 
 
-def playlist(packager: Packager) -> Rendered:
-    """The playlist of a channel that is ready, as it is now. Only the first one who asks after a change pays for it."""
-    if packager.rendered.version != packager.version:
-        text = "\n".join(_lines(packager, QUERY)) + "\n"
-        packager.rendered = Rendered(packager.version, text)
-    return packager.rendered
+def playlist(packager: Packager, track: int | None = None) -> Rendered:
+    """The playlist of a channel that is ready, as it is now. Only the first one who asks after a change pays for it.
+
+    Args:
+        track: the number of the one track that its media have, one of the channel's renditions; ``None``: all tracks.
+    """
+    kept = packager.rendered if track is None else packager.track_playlists.get(track, NOTHING)
+    if kept.version != packager.version:
+        kept = Rendered(packager.version, "\n".join(_lines(packager, QUERY, track)) + "\n")
+        if track is None:
+            packager.rendered = kept
+        else:
+            packager.track_playlists[track] = kept
+    return kept
 
 
-def _lines(packager: Packager, query: str) -> Iterator[str]:
+def _lines(packager: Packager, query: str, track: int | None) -> Iterator[str]:
     timeline = packager.timeline
     segments = timeline.segments
-    prefix = f"{HLS_ROUTE}/{packager.prefix}"
+    prefix, only = f"{HLS_ROUTE}/{packager.prefix}", ""
+    if track is not None:
+        prefix += f"{MARK}{track}"
+        only = "m4a" if any(one.number == track and one.kind == SOUND for one in packager.streams) else "m4s"
     control = f"HOLD-BACK={HELD_BACK_TARGETS * timeline.target_s:.1f}"
     if timeline.part_s:
         control = f"CAN-BLOCK-RELOAD=YES,PART-HOLD-BACK={3 * timeline.part_s:.3f},{control}"
@@ -42,6 +55,8 @@ def _lines(packager: Packager, query: str) -> Iterator[str]:
     yield f"#EXT-X-DISCONTINUITY-SEQUENCE:{timeline.discontinuities}"
     init = ""
     for one in segments:
+        gap = one.gap or bool(only and one.seq not in packager.channel.segments)  # tracks are made in memory
+        extension = only or one.extension
         if one.discontinuity:
             yield "#EXT-X-DISCONTINUITY"
         if one.init != init:
@@ -49,22 +64,22 @@ def _lines(packager: Packager, query: str) -> Iterator[str]:
             yield f'#EXT-X-MAP:URI="{prefix}-init-{init}.mp4{query}"'
         if one.captured_us:
             yield f"#EXT-X-PROGRAM-DATE-TIME:{date_of(one.captured_us)}"
-        if one.gap:
+        if gap:
             yield "#EXT-X-GAP"
-        if timeline.part_s and not one.gap and one.msn >= timeline.parts_from:
+        if timeline.part_s and not gap and one.msn >= timeline.parts_from:
             for number, part in enumerate(one.parts):
                 independent = ",INDEPENDENT=YES" if part.independent else ""
-                uri = f"{prefix}-{one.seq}.{one.first_part + number}.{one.extension}{query}"
+                uri = f"{prefix}-{one.seq}.{one.first_part + number}.{extension}{query}"
                 yield f'#EXT-X-PART:DURATION={part.duration:.5f},URI="{uri}"{independent}'
         if one.duration is not None:
             yield f"#EXTINF:{one.duration:.5f},"
             at = f"-{one.at}" if one.at else ""
-            yield f"{prefix}-{one.seq}{at}.{one.extension}{query}"
+            yield f"{prefix}-{one.seq}{at}.{extension}{query}"
     if packager.ended:
         yield "#EXT-X-ENDLIST"
     elif timeline.part_s:
         seq, number = packager.next_part
-        uri = f"{prefix}-{seq}.{number}.{segments[-1].extension}{query}"
+        uri = f"{prefix}-{seq}.{number}.{only or segments[-1].extension}{query}"
         yield f'#EXT-X-PRELOAD-HINT:TYPE=PART,URI="{uri}"'
 
 

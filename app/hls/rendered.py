@@ -1,14 +1,22 @@
-"""One state of a playlist, for all who ask: its text, its entity tag, and the text compressed."""
+"""What is made for one who asks, and kept for all others: a state of a playlist, and files of renditions."""
 
 from __future__ import annotations
 
 import gzip
+from collections import OrderedDict
 from functools import cached_property
 from hashlib import blake2b
 from typing import Final
 
 QUERY: Final = "\0"
 """In place of the query that each URL of a playlist ends with."""
+
+MORE: Final = "\1"
+"""In place of the same, in a URL that has a query already."""
+
+KEPT_FILES: Final = 32
+KEPT_BYTES: Final = 8 << 20
+"""Files of a channel's renditions that are kept, the newest: so many, and so many bytes."""
 
 _TAG_BYTES: Final = 12
 _LEVEL: Final = 6
@@ -36,7 +44,7 @@ class Rendered:
         Args:
             query: what each URL in it ends with: ``?token=...``, or nothing.
         """
-        return self._text.replace(QUERY, query).encode()
+        return self._text.replace(QUERY, query).replace(MORE, query.replace("?", "&", 1)).encode()
 
     @cached_property
     def compressed(self) -> bytes:
@@ -46,3 +54,22 @@ class Rendered:
 
 NOTHING: Final = Rendered(-1, "")
 """Until somebody has asked."""
+
+
+class Kept:
+    """The newest files of a channel's renditions, by name."""
+
+    def __init__(self) -> None:
+        self._files: OrderedDict[str, bytes] = OrderedDict()
+        self._size = 0
+
+    def get(self, name: str) -> bytes | None:
+        """The file, if it is kept."""
+        return self._files.get(name)
+
+    def add(self, name: str, data: bytes) -> None:
+        """Keep a file, and let go of the oldest ones."""
+        self._files[name] = data
+        self._size += len(data)
+        while len(self._files) > KEPT_FILES or self._size > KEPT_BYTES:
+            self._size -= len(self._files.popitem(last=False)[1])

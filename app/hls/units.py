@@ -24,7 +24,8 @@ from dataclasses import dataclass
 from itertools import islice
 from typing import Final, NamedTuple, Protocol
 
-from tricklecast.app.hls.codecs import AVC, HEVC, MAX_OPENING, Stream, mp4_streams, private_codec, ts_streams
+from tricklecast.app.hls.codecs import AVC, HEVC, MAX_OPENING, SOUND, Stream, mp4_streams, private_codec, ts_streams
+from tricklecast.app.hls.demuxed import can_move
 from tricklecast.trickle.media.containers import (
     MAX_CHILDREN,
     NULL_PID,
@@ -423,6 +424,7 @@ class Mp4Scanner:
         self._lead: Track | None = None  # the track that leads
         self._tracks: list[Track] = []
         self._defaults: dict[int, _Defaults] = {}  # by the numbers of tracks
+        self._is_fixed = False  # fragments name places of samples that are not their own
         self._pictures = 0  # samples of the track that leads
         self._sound_end = 0.0  # of the tracks beside the one that leads, in seconds of the stream's own clock
         self._rest = bytearray()  # the beginning of a box
@@ -479,13 +481,16 @@ class Mp4Scanner:
 
     @property
     def obstacle(self) -> str:
-        """Why no player can play these: a codec that browsers and Apple's players lack, or several tracks of sound."""
+        """Why no player can play these: a codec that browsers and Apple's players lack, or sound in several tracks.
+
+        Such tracks are offered apart, unless their fragments cannot be divided.
+        """
         for track in self._tracks:
             if track.codec and track.codec not in _PLAYABLE.get(track.kind, (track.codec,)):
                 name = track.codec.decode("ascii", "backslashreplace").strip()
                 return f"no player of HLS can play the codec {name}: publish with --transcode"
-        if sum(track.kind == b"soun" for track in self._tracks) > 1:
-            return "players of HLS take one track of sound in MP4: publish one, or publish in MPEG-TS"
+        if self._is_fixed and sum(track.kind == SOUND for track in self._tracks) > 1:
+            return "tracks of sound cannot be told apart: publish fragments with default-base-is-moof, or one track"
         return ""
 
     @property
@@ -549,8 +554,9 @@ class Mp4Scanner:
             if front is None or front.kind != b"tfhd":
                 continue
             track = next((track for track in self._tracks if track.number == number(front.body, 4, 4)), None)
-            if track is None or (is_found if track is lead else track.kind != b"soun"):
+            if track is None or (is_found if track is lead else track.kind != SOUND):
                 continue
+            self._is_fixed |= not can_move(bytes(front.body))
             parts = [(part.kind, bytes(part.body)) for part in islice(boxes(item.body), MAX_RUNS)]
             self._walk_left -= len(parts)
             first = dict(reversed(parts))

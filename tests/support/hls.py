@@ -278,7 +278,8 @@ def read_multivariant(text: str) -> Multivariant:
         for kind, group_id in variant.groups.items():
             assert group_id == "NONE" or (kind, group_id) in groups, "a variant names groups that are there (4.4.6.2)"
     uris = [one.uri for one in (*found.variants, *found.pictures)]
-    uris += [one.uri for one in found.renditions if one.uri]
+    assert len(set(uris)) == len(uris)
+    uris = [one.uri for one in found.renditions if one.uri]
     assert len(set(uris)) == len(uris)
     return found
 

@@ -195,3 +195,43 @@ def test_shaka_shows_the_dates_of_a_film_that_is_published_at_once(server: Runni
     assert shown_ms / 1000 - at_s == pytest.approx(dates[0].timestamp(), abs=0.1)
     assert page.evaluate("fatal") == []
     page.evaluate("player.destroy()")
+
+
+def three_languages(path: Path) -> Path:
+    """A film with three tracks of sound."""
+    tones = [f"sine=frequency={tone}:sample_rate=48000:duration=20" for tone in (440, 660, 880)]
+    inputs = [part for tone in tones for part in ("-f", "lavfi", "-i", tone)]
+    maps = [part for number in range(4) for part in ("-map", str(number))]
+    names = [
+        part for at, name in enumerate(("fin", "swe", "eng")) for part in (f"-metadata:s:a:{at}", f"language={name}")
+    ]
+    picture = ("-f", "lavfi", "-i", "testsrc=size=320x180:rate=25:duration=20")
+    codecs = ("-c:v", "libx264", "-preset", "ultrafast", "-pix_fmt", "yuv420p", "-g", "25", "-c:a", "aac")
+    command = ["ffmpeg", "-v", "error", *picture, *inputs, *maps, *codecs, *names, str(path)]
+    subprocess.run(command, check=True, timeout=60)
+    return path
+
+
+def test_a_viewer_chooses_among_three_languages(
+    server: RunningServer, player: Page, tab: Watched, tmp_path: Path
+) -> None:
+    """In fragmented MP4, which players of HLS play with one track of sound only: in hls.js and in Shaka."""
+    tab.context.route(f"{server.url}/p", lambda route: route.fulfill(body=SHAKA_HARNESS, content_type="text/html"))
+    tab.context.route(f"{server.url}/shaka.js", lambda route: route.fulfill(path=SHAKA, content_type="text/javascript"))
+    url = f"{server.base}/languages"
+    with published(url, "fmp4", str(three_languages(tmp_path / "film.mkv"))):
+        player.evaluate("url => hls.loadSource(url)", f"{url}/index.m3u8")
+        plays(player)
+        assert player.evaluate("hls.audioTracks.map(track => track.lang)") == ["fi", "sv", "en"]
+        player.evaluate("hls.audioTrack = 2")
+        plays(player, 50)
+        assert player.evaluate("[hls.audioTrack, fatal]") == [2, []]
+        player.evaluate("hls.destroy()")
+        shaka = tab.open(f"{server.url}/p")
+        shaka.evaluate("async url => { await player.attach(video); await player.load(url) }", f"{url}/index.m3u8")
+        plays(shaka)
+        assert sorted(shaka.evaluate("player.getAudioTracks().map(track => track.language)")) == ["en", "fi", "sv"]
+        shaka.evaluate("player.selectAudioTrack(player.getAudioTracks().find(track => track.language === 'sv'))")
+        plays(shaka, 50)
+        assert shaka.evaluate("fatal") == []
+        shaka.evaluate("player.destroy()")

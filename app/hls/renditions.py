@@ -1,0 +1,71 @@
+"""The tracks of a channel of MP4 as renditions of their own, if it has several of sound.
+
+Players of HLS take one track of sound in MP4. Such a channel is offered as pictures and as one rendition for each track
+of sound (:mod:`~tricklecast.app.hls.demuxed`). Each has the playlist of the channel, with other names: the prefix of
+its media ends with ``.t`` and the number of the track. All have the same numbers, durations and parts.
+
+The files are made in memory when somebody asks, from segments that are in memory. The newest are kept, so that many
+viewers of one rendition cost what one does.
+"""
+
+from __future__ import annotations
+
+from bisect import bisect_left, bisect_right
+from typing import Final
+
+from tricklecast.app.core.segment import Segment
+from tricklecast.app.hls.codecs import SOUND, VIDEO, Stream
+from tricklecast.app.hls.demuxed import default_size, track_init, track_media
+from tricklecast.app.hls.packager import Packager
+from tricklecast.trickle.media.containers import Container
+
+MARK: Final = ".t"
+"""Between the prefix of a channel's media and the number of a track."""
+
+MAX_FILE: Final = 32 << 20
+"""The longest media segment of which a rendition is made, with all its tracks. Longer ones cannot be had (404)."""
+
+
+def renditions(packager: Packager) -> list[Stream]:
+    """The tracks that are offered apart, pictures first; none if players can take the channel as it is."""
+    streams = [one for one in packager.streams if one.kind in (VIDEO, SOUND)]
+    if packager.container is not Container.FMP4 or sum(one.kind == SOUND for one in streams) < 2:
+        return []
+    return sorted(streams, key=lambda one: one.kind != VIDEO)
+
+
+def track_of(packager: Packager, prefix: str) -> int | None:
+    """The track that the prefix of a file's name means; ``None`` if it means no rendition of this channel."""
+    name, mark, track = prefix.rpartition(MARK)
+    return int(track) if mark and name == packager.prefix and track.isdigit() and len(track) < 11 else None
+
+
+def track_file(packager: Packager, name: str, track: int, there: bytes | tuple[Segment, int, int]) -> bytes | None:
+    """A file of a rendition; ``None`` if it cannot be made.
+
+    Args:
+        name: of the file, for those that are kept.
+        there: the init segment of all tracks; or the segment with the media of all tracks, from and to where.
+    """
+    if (kept := packager.kept.get(name)) is not None:
+        return kept
+    if isinstance(there, bytes):
+        made: bytes | None = track_init(there, track)
+    else:
+        segment, begin, end = there
+        if end - begin > MAX_FILE or segment.offsets[-1] < end or packager.channel.segments.get(segment.seq) is None:
+            return None
+        init = next((one.init for one in packager.timeline.segments if one.seq == segment.seq), "")
+        usual = default_size(packager.inits[init], track) if init in packager.inits else None
+        made = track_media(_bytes(segment, begin, end), track, usual)
+    if made is not None:
+        packager.kept.add(name, made)
+    return made
+
+
+def _bytes(segment: Segment, begin: int, end: int) -> bytes:
+    """These bytes of a segment, all of which are in memory."""
+    offsets = segment.offsets
+    first, last = bisect_right(offsets, begin) - 1, bisect_left(offsets, end)
+    data = b"".join(segment.payload(first, last))
+    return data[begin - offsets[first] : end - offsets[first]]
