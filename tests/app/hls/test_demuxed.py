@@ -27,7 +27,7 @@ def film(tmp_path: Path, flags: str = FLAGS[0], suffix: str = "mkv") -> bytes:
     clip = make_clip(tmp_path / f"clip.{suffix}")
     file = io.BytesIO()
     with ExitStack() as stack:
-        source, again = (stack.enter_context(av.open(str(clip))) for _ in range(2))
+        source, again = (stack.enter_context(av.open(str(clip), "r")) for _ in range(2))
         target = stack.enter_context(av.open(file, "w", "mp4", options={"movflags": flags}))
         inputs = [(source, source.streams.video[0]), (source, source.streams.audio[0]), (again, again.streams.audio[0])]
         outputs = [target.add_stream_from_template(stream) for _, stream in inputs]
@@ -40,7 +40,7 @@ def film(tmp_path: Path, flags: str = FLAGS[0], suffix: str = "mkv") -> bytes:
 
 def packets(data: bytes) -> list[list[tuple[int | None, int | None, bytes]]]:
     """Times and bytes of the packets of each track."""
-    with av.open(io.BytesIO(data)) as container:
+    with av.open(io.BytesIO(data), "r") as container:
         found: list[list[tuple[int | None, int | None, bytes]]] = [[] for _ in container.streams]
         for packet in container.demux():
             if packet.size:
