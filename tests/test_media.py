@@ -5,6 +5,7 @@ from __future__ import annotations
 import functools
 import subprocess
 import sys
+import time
 from collections.abc import Iterator
 from fractions import Fraction
 from typing import Any
@@ -33,6 +34,7 @@ from tricklecast.media import (
 from tricklecast.subscriber import Subscriber
 from tricklecast.subscriber.check.probe import Probe
 from tricklecast.subscriber.check.rules import Level, judge
+from tricklecast.subscriber.media.frames import BLOCKED_S
 from tricklecast.trickle.errors import ChannelNotFound, ConnectionLost
 
 pytestmark = pytest.mark.anyio
@@ -332,6 +334,21 @@ async def test_a_function_that_keeps_the_event_loop_is_warned_of_once(
         assert len(caplog.messages) == warnings
     assert "kept the event loop for 0.11 s" in caplog.text
     assert "it runs in a thread" in caplog.text
+
+
+async def test_a_relay_warns_once_of_its_function(source: str, caplog: pytest.LogCaptureFixture) -> None:
+    """Its reader does not warn of the same function again."""
+
+    seen: list[Any] = []
+
+    async def blocks(picture: Any) -> Any:
+        seen.append(picture)
+        if len(seen) < 3:
+            time.sleep(2 * BLOCKED_S)  # noqa: ASYNC251 - a program that keeps the event loop
+        return picture
+
+    await relay(source, f"{source}-blocked", blocks, start="earliest")
+    assert caplog.text.count("kept the event loop") == 1
 
 
 @pytest.mark.parametrize("anyio_backend", ["asyncio", "trio"])

@@ -142,6 +142,7 @@ async def relay(
     async with frames(
         source, audio=sound, format=format, start=start, when_full="drop", reconnect=reconnect, **options
     ) as reader:
+        reader.has_warned = True
         while True:
             frame = await reader.next()  # from then on reader.kinds tells whether there are pictures, sound, or both
             if frame is not None:

@@ -265,7 +265,7 @@ class FrameReader(Generic[Item]):
         self._given = Notifier()
         self._given_at = 0.0
         self._has_turned = True
-        self._has_warned = False
+        self.has_warned = False  # of the program that keeps the event loop; a relay does that itself
         self._turning: BackgroundTask | None = None
         self._over = False
         self._error: Exception | None = None
@@ -356,8 +356,8 @@ class FrameReader(Generic[Item]):
         Nothing is received, and so nothing newer can take the place of an old picture, while the loop stands still.
         """
         took_s = perf_counter() - self._given_at
-        if not self._has_turned and took_s > BLOCKED_S and not self._has_warned:
-            self._has_warned = True
+        if not self._has_turned and took_s > BLOCKED_S and not self.has_warned:
+            self.has_warned = True
             logger.warning(
                 "the program kept the event loop for %.2f s between two frames, and held up all else that runs there, "
                 "the reader too; call what computes in a thread: await anyio.to_thread.run_sync(model, frame.array)",
