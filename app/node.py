@@ -89,7 +89,7 @@ from tricklecast.app.storage.database import Database
 from tricklecast.app.storage.restore import Inventory, take_inventory
 from tricklecast.app.storage.settle import folder_of
 from tricklecast.app.systemd import Watchdog
-from tricklecast.app.usage import limits_in_use, troubles
+from tricklecast.app.usage import lagging, limits_in_use, troubles
 from tricklecast.app.web.events import Events
 from tricklecast.app.web.feed import DashboardFeed, feed_router
 from tricklecast.app.web.pages import Pages, is_open, pages_router
@@ -179,7 +179,7 @@ class Node:
         loop = asyncio.get_running_loop()
         self.sockets = sockets
         self.name = settings.node or socket.gethostname()
-        self.mask = mask_for(settings.log_ips, None if worker is None else worker.log.key)  # of addresses
+        self.mask = mask_for(settings.log_ips, None if worker is None else worker.log.key)  # of clients' addresses
         self.log = _access_log(settings, self.name, worker, self.mask)  # None: the settings name no file
         self._show = show
         self._activity = None if show is None else Activity(loop.time)
@@ -254,6 +254,7 @@ class Node:
             numbers=None if worker is None else worker.numbers(),
             admission=None if shares is None else shares.admission,
         )
+        self.readers = readers_router(self.plane, lambda: lagging(self.plane), self.mask)
         self.member: Member | None = None  # of no cluster
         if settings.cluster:
             self.member = _member(settings, self.name, sockets.main, self.plane)
@@ -307,7 +308,14 @@ class Node:
         face = None  # of the cluster
         if (member := self.member) is not None:
             face = Face(
-                self.plane, overview, changes, member.peers, member.directory, member.cluster, member.moving, self.mask
+                self.plane,
+                overview,
+                changes,
+                member.peers,
+                member.directory,
+                member.cluster,
+                member.moving,
+                self.readers,
             )
             overview = face.overview
             self._followers.append(face.changes)
@@ -453,7 +461,7 @@ def _control_plane(node: Node, overview: Overview, face: Face | None = None) -> 
     )
     routers = [
         channels_router(plane, overview),
-        readers_router(plane, node.mask),
+        node.readers,
         changes_router(plane, bus.changes if face is None else face.changes),
         health_router(overview.troubles),
         metrics_router(overview.metrics),

@@ -45,7 +45,8 @@ LAYERS: dict[str, tuple[str, ...]] = {
     "hls": ("core", "hls"),
     "http1": ("core", "data_plane", "http1"),
     # The control plane changes channels through the object that also relays and logs, refuses in the data plane's
-    # words, asks a connection whether an answer was taken, and stores what has come of a body before it is cut short.
+    # words, asks a connection whether an answer was taken, and stores what has come of a body before it is cut short. It lists
+    # the requests of a channel's readers, and ends one.
     "control_plane": (
         "core",
         "storage",
@@ -59,6 +60,7 @@ LAYERS: dict[str, tuple[str, ...]] = {
         "data_plane.client_address",
         "data_plane.context",
         "data_plane.cors",
+        "data_plane.reader",
         "data_plane.responses",
         "data_plane.upload",
     ),

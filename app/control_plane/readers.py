@@ -13,7 +13,7 @@ program of their client: then the list has its address alone.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterable, Iterator
 from datetime import UTC, datetime
 from itertools import chain, islice
 from typing import Annotated, Any, Final
@@ -28,8 +28,6 @@ from tricklecast.app.core.slow_readers import Cut
 from tricklecast.app.core.state import Channel
 from tricklecast.app.data_plane.context import DataPlane
 from tricklecast.app.data_plane.reader import Reader
-from tricklecast.app.masking import Mask
-from tricklecast.app.usage import lagging
 from tricklecast.trickle.records import AccessRecord
 
 MAX_READERS: Final = 500
@@ -66,12 +64,15 @@ class EndedModel(BaseModel):
     connection: int
 
 
-def readers_router(plane: DataPlane, mask: Mask | None) -> APIRouter:
+def readers_router(
+    plane: DataPlane, lagging: Callable[[], Iterable[object]], mask: Callable[[dict[str, Any]], None] | None
+) -> APIRouter:
     """The routes below ``/api/v1/channels/NAME/readers``.
 
     Args:
         plane: of this process, which owns every channel for whose route a request comes.
-        mask: of addresses; ``None``: they are shown as they are.
+        lagging: returns the readers of all channels that lag.
+        mask: masks the fields ``ip`` and ``client``; ``None``: they are shown as they are.
     """
     router = APIRouter(prefix="/api/v1/channels", tags=["channels"])
 
@@ -86,7 +87,7 @@ def readers_router(plane: DataPlane, mask: Mask | None) -> APIRouter:
         """Those that lag come first. A client that reads a segment and waits for the next one is one reader."""
         channel = found(name, visible)
         now, wall_s = plane.clock(), plane.wall_us() / 1e6
-        rows = [_described(requests, mask, wall_s - now) for requests in paired(requests_of(plane, channel))]
+        rows = [_described(requests, mask, wall_s - now) for requests in paired(requests_of(channel, lagging()))]
         rows.sort(key=lambda row: (-row.lag, row.since))
         return ReadersModel(channel=channel.name, readers=rows, others=max(0, channel.readers - len(rows)))
 
@@ -107,9 +108,9 @@ def readers_router(plane: DataPlane, mask: Mask | None) -> APIRouter:
     return router
 
 
-def requests_of(plane: DataPlane, channel: Channel) -> list[Reader]:
+def requests_of(channel: Channel, lagging: Iterable[object]) -> list[Reader]:
     """Requests that read a channel, those that lag first, at most :data:`MAX_READERS`."""
-    slow = (one for one in lagging(plane) if isinstance(one, Reader) and one.channel is channel)
+    slow = (one for one in lagging if isinstance(one, Reader) and one.channel is channel)
     return list(islice(dict.fromkeys(chain(slow, _all_of(channel))), MAX_READERS))
 
 
@@ -147,7 +148,7 @@ def _client(request: Reader) -> tuple[str | None, str | None, str | None]:
     return None, (via.ip if via is not None else None if connection.proxied else connection.peer), None
 
 
-def _described(requests: list[Reader], mask: Mask | None, to_wall: float) -> ReaderModel:
+def _described(requests: list[Reader], mask: Callable[[dict[str, Any]], None] | None, to_wall: float) -> ReaderModel:
     first = requests[0]
     client, address, program = _client(first)
     shown: dict[str, Any] = {"client": client, "ip": address}

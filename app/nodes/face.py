@@ -23,7 +23,7 @@ from operator import itemgetter
 from typing import Any, Final, NamedTuple, Protocol
 
 import orjson
-from fastapi import FastAPI
+from fastapi import APIRouter, FastAPI
 from fastapi.exceptions import RequestValidationError
 from starlette.responses import Response
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
@@ -54,11 +54,9 @@ from tricklecast.app.control_plane.middleware import (
     everything,
     refuse,
 )
-from tricklecast.app.control_plane.readers import readers_router
 from tricklecast.app.data_plane.context import DataPlane
 from tricklecast.app.data_plane.responses import Reply
 from tricklecast.app.encoding import encode
-from tricklecast.app.masking import Mask
 from tricklecast.app.nodes.changes import ClusterChanges
 from tricklecast.app.nodes.routes import Moves, NodeModel, NodesModel, nodes_router
 from tricklecast.app.workers.facts import answer_facts
@@ -144,7 +142,7 @@ class Face:
 
     Args:
         plane, own, changes: of this node. peers: its name. directory: knows the nodes. cluster: claims channels.
-        moving: moves channels of this node. mask: of readers' addresses; ``None``: they are shown.
+        moving: moves channels of this node. readers: the routes about readers.
 
     Attributes:
         overview, changes: of the cluster. nodes: the routes about nodes.
@@ -160,9 +158,9 @@ class Face:
         directory: Directory,
         cluster: Cluster,
         moving: Moves,
-        mask: Mask | None,
+        readers: APIRouter,
     ) -> None:
-        self._mask = mask  # of addresses of readers
+        self._readers = readers
         self._plane, self._own, self._peers, self._directory, self._cluster = plane, own, peers, directory, cluster
         self.questions: NodeQuestions = cluster.feeds.questions
         self.overview = NodesOverview(self, own, cluster)
@@ -313,7 +311,7 @@ class Face:
     def _application(self) -> ASGIApp:
         """The application for requests that another node passes on: channels and nodes, as this node alone has them."""
         api = FastAPI(openapi_url=None)
-        routers = [channels_router(self._plane, self._own), readers_router(self._plane, self._mask), self.nodes]
+        routers = [channels_router(self._plane, self._own), self._readers, self.nodes]
         for router in routers:
             api.include_router(router)
         api.add_exception_handler(405, method_not_allowed(routers))
