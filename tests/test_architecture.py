@@ -45,8 +45,8 @@ LAYERS: dict[str, tuple[str, ...]] = {
     "hls": ("core", "hls"),
     "http1": ("core", "data_plane", "http1"),
     # The control plane changes channels through the object that also relays and logs, refuses in the data plane's
-    # words, asks a connection whether an answer was taken, and stores what has come of a body before it is cut short. It lists
-    # the requests of a channel's readers, and ends one.
+    # words, asks a connection whether an answer was taken, and stores what has come of a body before it is cut short.
+    # It lists the requests of a channel's readers, and ends one.
     "control_plane": (
         "core",
         "storage",
