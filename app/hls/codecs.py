@@ -49,6 +49,7 @@ class Stream(NamedTuple):
         codec: as RFC 6381 writes it; empty if it is not known.
         width, height: of the pictures as they are shown; 0 if they are not known.
         language: as the media tell it, for example ``eng``; empty if they do not. channels: of sound; 0: not known.
+        captions: channels of closed captions in the first key picture (CEA-608: CC1, CC3; CEA-708: SERVICE1).
     """
 
     number: int
@@ -58,6 +59,7 @@ class Stream(NamedTuple):
     height: int = 0
     language: str = ""
     channels: int = 0
+    captions: tuple[str, ...] = ()
 
 
 # MP4.
@@ -217,7 +219,7 @@ def ts_streams(
         told, opening = dict(_descriptors(descriptors.get(pid, b""))), openings.get(pid, b"")
         if kind in video:
             codec, width, height = _picture(kind, opening)
-            found.append(Stream(pid, VIDEO, codec, width, height))
+            found.append(Stream(pid, VIDEO, codec, width, height, captions=captions_of(kind, opening)))
             continue
         if (sound := sound_codec(kind, told, opening)) is not None:
             letters = told.get(_LANGUAGE, b"")[:3].decode("latin-1")
@@ -278,6 +280,31 @@ def nal_units(data: bytes) -> Iterator[bytes]:
     places = [match.end() for match in _START_CODE.finditer(data)]
     for begin, end in pairwise([*places, len(data) + 3]):
         yield data[begin : end - 3]
+
+
+_CAPTIONS: Final = b"\xb5\0\x31GA94\x03"
+"""The head of captions in a message of user data (ATSC A/53, part 4, section 6.2)."""
+
+
+def captions_of(kind: int, opening: bytes) -> tuple[str, ...]:
+    """The channels of captions that a picture has (CEA-708-E, section 4.3); padding is none.
+
+    Which of the two channels or many services of a field has the text, the bytes of one picture do not tell. Nearly all
+    programs use the first.
+    """
+    found = set()
+    for unit in nal_units(opening):
+        is_message = unit[:1] and (unit[0] & 0x1F == 6 if kind == AVC else unit[0] >> 1 & 0x3F in (39, 40))
+        data = unit.replace(b"\0\0\3", b"\0\0") if is_message and kind in (AVC, HEVC) else b""
+        at = data.find(_CAPTIONS) + len(_CAPTIONS)
+        if at < len(_CAPTIONS):
+            continue
+        places = range(at + 2, at + 2 + 3 * (number(data, at, 1) & 0x1F), 3)
+        for place in places:
+            head, pair = number(data, place, 1), number(data, place + 1, 2)
+            if head & 4 and pair & 0x7F7F:
+                found.add(("CC1", "CC3", "SERVICE1", "SERVICE1")[head & 3])
+    return tuple(sorted(found))
 
 
 class _Bits:

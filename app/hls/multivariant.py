@@ -3,6 +3,9 @@
 It names the media playlist, and tells what a player wants to know before it asks for any media: codecs, size, frame
 rate, bit rates. They are those of the media that the media playlist names now. A player asks for it once.
 
+Captions in the pictures (CEA-608 and 708) are named when one has been seen. Before that nothing is said of captions,
+and players look for themselves; ``CLOSED-CAPTIONS=NONE`` would promise that none will come.
+
 ``EXT-X-INDEPENDENT-SEGMENTS`` promises something of all segments that will ever come, and a player never hears that it
 is no longer true. A publisher of video may send a segment that begins with no key picture at any time. So only sound
 alone has it, all of whose packets can be decoded without others. For video, the parts in the media playlist tell it.
@@ -38,7 +41,7 @@ _RATES: Final = (
 _NEAR: Final = 0.002
 """Times of media are rounded, so a frame rate that differs from a usual one by less than this share is that."""
 
-_GROUP: Final = "sound"
+_GROUP, _CAPTIONS = "sound", "captions"
 
 MAX_RATE: Final = 1000.0
 
@@ -66,6 +69,10 @@ def _lines(packager: Packager) -> Iterator[str]:
     yield f"#EXT-X-VERSION:{VERSION}"
     if streams and not picture:
         yield "#EXT-X-INDEPENDENT-SEGMENTS"
+    for name in sorted(packager.captions):
+        yield f'#EXT-X-MEDIA:TYPE=CLOSED-CAPTIONS,GROUP-ID="{_CAPTIONS}",NAME="{name}",INSTREAM-ID="{name}"'
+    if packager.captions:
+        told.append(f'CLOSED-CAPTIONS="{_CAPTIONS}"')
     tracks = renditions(packager)
     names = _names(tracks)
     for one in (one for one in tracks if one.kind == SOUND):

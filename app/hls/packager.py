@@ -121,6 +121,7 @@ class Packager:
         self.version = 0  # counts the changes of the playlist
         self.streams: list[Stream] = []  # what the newest segment that ended has
         self.frame_rate = 0.0  # of its pictures; 0 if it has none
+        self.captions: set[str] = set()  # channels of captions that any segment so far has had
         self.kept = Kept()  # files of renditions (renditions.py)
         self.track_playlists: dict[int, Rendered] = {}  # as the next ones, of single tracks
         self.announced: Rendered = NOTHING  # the multivariant playlist, as the next one (multivariant.py)
@@ -452,6 +453,7 @@ class Packager:
         known = {one.number: one for one in self.streams if one.codec}
         self.streams = [one if one.codec else known.get(one.number, one) for one in scan.streams] or self.streams
         self.frame_rate = scan.frame_rate
+        self.captions.update(name for one in self.streams for name in one.captions)
 
     def _changed(self) -> None:
         self.version += 1

@@ -16,7 +16,16 @@ from hypothesis import strategies as st
 
 from tests.support.media import PMT_PID, section, ts_packet
 from tricklecast.app.hls import codecs
-from tricklecast.app.hls.codecs import MAX_OPENING, SOUND, VIDEO, Stream, mp4_streams, nal_units, ts_streams
+from tricklecast.app.hls.codecs import (
+    MAX_OPENING,
+    SOUND,
+    VIDEO,
+    Stream,
+    captions_of,
+    mp4_streams,
+    nal_units,
+    ts_streams,
+)
 from tricklecast.app.hls.units import Scanner, TsScanner, scanner
 from tricklecast.trickle.media.containers import box, full_box, sniff
 
@@ -183,3 +192,29 @@ def test_a_codec_that_players_lack_in_mpeg_ts_is_refused(audio: str, why: str) -
     obstacle = encoded("mpegts", audio=audio).obstacle
     assert obstacle.startswith(why)
     assert obstacle.endswith("publish with --container fmp4" if why else "")
+
+
+def message(kind: int, *pairs: bytes) -> bytes:
+    """A key picture with a message of captions in front of it."""
+    data = b"\xb5\0\x31GA94\x03" + bytes([0x40 | len(pairs), 0xFF]) + b"".join(pairs) + b"\xff"
+    head = b"\x06" if kind == 0x1B else b"\x4e\1"
+    escaped = data.replace(b"\0\0\0", b"\0\0\3\0")
+    return b"\0\0\1" + head + b"\4" + bytes([len(data)]) + escaped + b"\x80\0\0\1\x65" + bytes(9)
+
+
+@pytest.mark.parametrize("kind", [0x1B, 0x24])
+@pytest.mark.parametrize(
+    ("pairs", "wanted"),
+    [
+        ([b"\xfc\x94\x2c"], ("CC1",)),
+        ([b"\xfc\x80\x80", b"\xfd\x94\x2c"], ("CC3",)),
+        ([b"\xfc\x94\x2c", b"\xff\2\x21", b"\xfe\4\4"], ("CC1", "SERVICE1")),
+        ([b"\xfc\x80\x80", b"\xfd\x80\x80", b"\xfa\0\0"], ()),
+        ([b"\xf8\x94\x2c"], ()),
+        ([], ()),
+    ],
+)
+def test_captions_in_a_key_picture_are_found(kind: int, pairs: list[bytes], wanted: tuple[str, ...]) -> None:
+    """By field and by service; padding and what is not valid are none."""
+    assert captions_of(kind, message(kind, *pairs)) == wanted
+    assert captions_of(0x02, message(kind, *pairs)) == ()

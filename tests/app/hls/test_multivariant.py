@@ -8,10 +8,11 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from tests.app.hls.test_codecs import message
 from tests.publisher.media.clips import make_clip
 from tests.support.hls import read, read_multivariant
 from tests.support.local import LocalServer
-from tests.support.media import ts_pictures
+from tests.support.media import VIDEO_PID, pes, ts_packet, ts_pictures
 from tricklecast.app.hls.codecs import SOUND, VIDEO, Stream
 from tricklecast.app.hls.multivariant import bit_rates, codecs_of, usual_rate
 from tricklecast.app.hls.timeline import MediaSegment
@@ -132,3 +133,15 @@ def test_a_peak_is_no_less_than_the_average(segments: list[tuple[int, float]]) -
     """Whatever the segments are."""
     peak, average = bit_rates([ended(size, duration) for size, duration in segments], 2)
     assert 1 <= average <= peak
+
+
+def test_captions_are_named_once_they_are_there(channel: RemoteChannel) -> None:
+    """Also when later pictures have none."""
+    for seq, told in enumerate((b"\xfc\x94\x2c", b"\xfc\x80\x80")):
+        pictures = ts_pictures(float(seq), 25)
+        picture = ts_packet(VIDEO_PID, pes(90_000 * seq, message(0x1B, told)), key=True)
+        pictures[0] = pictures[0][: 2 * 188] + picture + pictures[0][3 * 188 :]
+        channel.post(seq, b"".join(pictures)).expect(200)
+        found = read_multivariant(channel.get("index.m3u8").expect(200).body.decode())
+        assert found.variants[0].groups == {"CLOSED-CAPTIONS": "captions"}
+        assert [(one.kind, one.instream) for one in found.renditions] == [("CLOSED-CAPTIONS", "CC1")]
