@@ -9,6 +9,7 @@ from __future__ import annotations
 from typing import ClassVar, Final
 from urllib.parse import quote
 
+from tricklecast.app.clock import to_us
 from tricklecast.app.content_coding import takes_gzip
 from tricklecast.app.core.results import Refusal
 from tricklecast.app.core.segment import Segment
@@ -29,7 +30,7 @@ from tricklecast.app.data_plane.responses import (
     refusal_reply,
     shutdown_reply,
 )
-from tricklecast.app.data_plane.routing import Blocking, Media, Route
+from tricklecast.app.data_plane.routing import FROM_PARAMETER, Blocking, Media, Route, Start
 from tricklecast.app.data_plane.stages import delay, kind_of, noted, park
 from tricklecast.app.hls.multivariant import multivariant
 from tricklecast.app.hls.packager import Packager
@@ -47,6 +48,9 @@ FIRST_SEGMENT_S: Final = 10.0
 
 BLOCKING_TARGETS: Final = 3
 """A blocking request for a playlist waits this many target durations (draft-pantos-hls-rfc8216bis, section 6.2.5.2)."""
+
+NEWEST: Final = 64
+"""The live edge is where the last one of as many segments has closed."""
 
 CONTENT_TYPES: Final = {"ts": MPEG_TS, "m4s": MP4, "m4a": MP4_AUDIO, "mp4": MP4}
 
@@ -69,11 +73,12 @@ def only_owner_answers(plane: DataPlane, route: Route) -> bool:
     channel = plane.registry.find(route.channel)
     if isinstance(channel, Refusal) or not channel.playlist:
         return True
-    found = plane.packagers.of(channel)
+    found, asked = plane.packagers.of(channel), route.blocking
     if route.media is not None:
-        return _find(found, route.media) is None
-    msn = None if route.blocking is None else route.blocking[0]
-    return route.blocking is None or not found.in_step or (msn or 0) > found.timeline.next_msn + 1
+        return _find(plane, found, route.media) is None
+    if asked is None or asked.start is not None or not found.in_step:
+        return True
+    return (asked.msn or 0) > found.timeline.next_msn + 1
 
 
 def _playlist(connection: Caller, request: Request, route: Route) -> Reply | Exchange:
@@ -86,7 +91,11 @@ def _playlist(connection: Caller, request: Request, route: Route) -> Reply | Exc
         return found
     asked = route.blocking
     assert asked is not None, "a playlist's route has its query"
-    msn, part = asked.msn, asked.part
+    msn, part, is_whole = asked.msn, asked.part, asked.msn is None and not asked.is_media
+    if asked.start is not None and asked.start.seq is not None:
+        found = _when_ready(connection, request, route, plane.packagers.of_event(found, asked.start.seq))
+        if not isinstance(found, Packager):
+            return found
     if msn is not None and request.method != b"HEAD" and not found.ended:
         if msn > (last := found.timeline.next_msn + 1):
             reply = Reply(Status.BAD_REQUEST, Reason.AHEAD, body=f"_HLS_msn is beyond {last}".encode())
@@ -97,14 +106,14 @@ def _playlist(connection: Caller, request: Request, route: Route) -> Reply | Exc
     tracks = renditions(found)
     if asked.track is not None and all(one.number != asked.track for one in tracks):
         return _no_track(connection, request, route)
-    is_whole = msn is None and not asked.is_media
     is_counted = asked.track is None or asked.track == tracks[0].number  # a player asks for several tracks
     if request.method != b"HEAD" and not is_whole and is_counted:
         found.served(msn, part)
     target_s, private = found.timeline.target_s, plane.authorizer is not None
     caching = playlist_caching(target_s, blocking=msn is not None, private=private)
     text = multivariant(found) if is_whole else playlist(found, asked.track)
-    reply = _playlist_reply(request, text, asked, caching)
+    first = _first_seq(plane, found.channel, asked.start) if is_whole and asked.start is not None else None
+    reply = _playlist_reply(request, text, _query(asked, first), caching)
     # A player asks for the playlists of one state one after the other.
     about = -found.version if is_whole else found.version + ((asked.track or 0) << 32)
     delayed = delay(connection, request, route, ReplyKind.SAME, about, answer_player)
@@ -116,20 +125,41 @@ def _no_track(connection: Caller, request: Request, route: Route) -> Reply | Exc
     return delay(connection, request, route, ReplyKind.MISSING, 0, answer_player) or reply
 
 
-def _playlist_reply(request: Request, found: Rendered, asked: Blocking, caching: str) -> Reply:
+def _query(asked: Blocking, first: int | None = None) -> str:
+    """The query of the URLs in a playlist.
+
+    Args:
+        first: the seq with which the media playlist begins that a multivariant playlist names.
+    """
+    fields = [] if first is None else [f"{FROM_PARAMETER}={first}"]
+    return "&".join([*fields, f"token={quote(asked.token, safe='')}"] if asked.token else fields)
+
+
+def _first_seq(plane: DataPlane, channel: Channel, start: Start) -> int:
+    """The segment in which a playlist begins: the first one that has closed at this time or later."""
+    at_us = start.at_us
+    if at_us is None:
+        newest = channel.listed(max(0, channel.next_seq - NEWEST), 0, to_us)
+        edge_us = max((one.closed_us for one in newest if one.closed_us is not None), default=plane.wall_us())
+        at_us = edge_us - round((start.back_s or 0.0) * 1e6)
+    found = next(channel.listed(0, at_us, to_us), None)
+    return channel.next_seq if found is None else found.seq
+
+
+def _playlist_reply(request: Request, found: Rendered, query: str, caching: str) -> Reply:
     """A playlist, compressed for a client that takes it; 304 if the client has it.
 
-    With a token in the URLs it is of one client, and nobody else would use what is compressed.
+    Args:
+        query: of the URLs in it. With one it is of one client, and nobody else would use what is compressed.
     """
-    token = quote(asked.token, safe="") if asked.token else ""
-    packed = not token and takes_gzip(request.text(ACCEPT_ENCODING))
-    tag = f'"{found.digest}{"-gzip" if packed else ""}"'
+    packed = not query and takes_gzip(request.text(ACCEPT_ENCODING))
+    tag = f'"{found.digest_of(query)}{"-gzip" if packed else ""}"'
     headers: Headers = ((wire.ETAG, tag), ("vary", "accept-encoding"))
     if has_it(request, tag.encode()):
         return Reply(Status.NOT_MODIFIED, Reason.COMPLETE, headers, content_type="", caching=caching)
     if packed:
         headers = (*headers, ("content-encoding", "gzip"))
-    body = found.compressed if packed else found.text(f"?token={token}" if token else "")
+    body = found.compressed if packed else found.text(f"?{query}" if query else "")
     return Reply(Status.OK, Reason.COMPLETE, headers, body, PLAYLIST_TYPE, caching=caching)
 
 
@@ -142,7 +172,7 @@ def _media(connection: Caller, request: Request, route: Route) -> Reply | Exchan
         return found
     media = route.media
     assert media is not None, "the route of media says which"
-    there = _find(found, media)
+    there = _find(connection.plane, found, media)
     if there is not None:
         return _file(connection, request, found.channel, media, there)
     is_ours = media.prefix == found.prefix or track_of(found, media.prefix) is not None
@@ -175,7 +205,7 @@ def _recorded(connection: Caller, request: Request, route: Route, found: Recordi
             return _no_track(connection, request, route)
         private = connection.plane.authorizer is not None
         caching = playlist_caching(found.target_s, blocking=False, private=private)
-        return _playlist_reply(request, found.rendered, asked, caching)
+        return _playlist_reply(request, found.rendered, _query(asked), caching)
     media = route.media
     assert media is not None, "it is a playlist, or a file of one"
     there: bytes | tuple[Segment, int, int] | None = None
@@ -210,8 +240,17 @@ def _file(
     return MediaReader(connection, request, channel, segment, first + begin, first + end, head)
 
 
-def _find(found: Packager, media: Media) -> bytes | tuple[Segment, int, int] | None:
-    """A file; or a segment of the channel, and where the media begin and end in it; or nothing."""
+def _find(plane: DataPlane, live: Packager, media: Media) -> bytes | tuple[Segment, int, int] | None:
+    """A file; or a segment of the channel, and where the media begin and end in it; or nothing.
+
+    Args:
+        live: the packager of the live edge. Playlists that begin in the past name more.
+    """
+    there = (_find_in(found, media) for found in (live, *plane.packagers.events_of(live.channel)))
+    return next((one for one in there if one is not None), None)
+
+
+def _find_in(found: Packager, media: Media) -> bytes | tuple[Segment, int, int] | None:
     track = None if media.prefix == found.prefix else track_of(found, media.prefix)
     if media.prefix != found.prefix and track is None:
         return None
@@ -223,12 +262,19 @@ def _find(found: Packager, media: Media) -> bytes | tuple[Segment, int, int] | N
 
 def _packager(connection: Caller, request: Request, route: Route) -> Packager | Reply | Parked:
     """The packager of the channel; or a response, or a wait for the channel's first segment."""
+    channel = connection.plane.registry.find(route.channel)
+    found = channel if isinstance(channel, Refusal) else connection.plane.packagers.of(channel)
+    return _when_ready(connection, request, route, found)
+
+
+def _when_ready(
+    connection: Caller, request: Request, route: Route, found: Packager | Refusal
+) -> Packager | Reply | Parked:
+    """A packager whose playlist can be made; or a response, or a wait for its first segment."""
     plane = connection.plane
-    channel = plane.registry.find(route.channel)
-    if isinstance(channel, Refusal):
-        reply = refusal_reply(channel, route.op, plane.jitter)
-        return delay(connection, request, route, kind_of(channel), 0, answer_player) or reply
-    found = plane.packagers.of(channel)
+    if isinstance(found, Refusal):
+        reply = refusal_reply(found, route.op, plane.jitter)
+        return delay(connection, request, route, kind_of(found), 0, answer_player) or reply
     if found.ready:
         return found
     if found.unsuited:

@@ -8,10 +8,12 @@ has forgotten the base path would be told after its body that the body is too la
 from __future__ import annotations
 
 import re
+from datetime import UTC, datetime
 from functools import lru_cache
 from typing import Final, NamedTuple
 from urllib.parse import unquote_to_bytes
 
+from tricklecast.trickle.amounts import parse_duration
 from tricklecast.trickle.errors import InvalidChannelName, InvalidInput, InvalidSeq
 from tricklecast.trickle.paths import MAX_DIGITS, parse_channel, parse_seq
 from tricklecast.trickle.records import Op
@@ -49,6 +51,10 @@ NO_CHANNEL: Final = "this URL has no channel; a segment is at CHANNEL/SEQ, the h
 
 STARTS: Final = {b"earliest": -LAST_SEQ, b"latest": SEQ_CURRENT, b"next": SEQ_NEXT}
 """Names for the seq at which a stream starts; the earliest one is the N-th from the head, for a large N."""
+
+START_PARAMETER: Final = "start"
+FROM_PARAMETER: Final = "from"
+"""In the query of a multivariant playlist that begins in the past, and of the media playlist that it names."""
 
 _NEXT: Final = NEXT_ROUTE.encode()
 _STREAM: Final = STREAM_ROUTE.encode()
@@ -95,6 +101,19 @@ class Media(NamedTuple):
         return f'"{self.prefix}-{self.seq}-{self.at}-{self.part}-{self.init}"'.encode()
 
 
+class Start(NamedTuple):
+    """Where a playlist begins that keeps all segments; one of these.
+
+    Attributes:
+        back_s: this many seconds before the live edge. at_us: at this time, microseconds since 1970.
+        seq: with this segment of the channel, as a multivariant playlist says.
+    """
+
+    back_s: float | None = None
+    at_us: int | None = None
+    seq: int | None = None
+
+
 class Blocking(NamedTuple):
     """The query of a request for a playlist.
 
@@ -103,6 +122,7 @@ class Blocking(NamedTuple):
         token: the access token in the URL, not decoded.
         is_media: ``media.m3u8`` was asked for, not ``index.m3u8``.
         track: the number of the one track that the media are to have; ``None``: all tracks.
+        start: where a playlist begins that keeps all segments; ``None``: near the live edge.
     """
 
     msn: int | None
@@ -110,6 +130,7 @@ class Blocking(NamedTuple):
     token: bytes
     is_media: bool
     track: int | None = None
+    start: Start | None = None
 
 
 class Route:
@@ -281,8 +302,37 @@ def _playlist_route(op: Op | None, channel: str, query: bytes, *, is_media: bool
     msn, part, track = numbers
     if part is not None and msn is None:
         return Route(op, channel, error="_HLS_part without _HLS_msn" if op else "", allow=_READ_ONLY)
-    asked = Blocking(msn, part, parameter(query, b"token"), is_media, track)
+    try:
+        start = _start(query, is_media=is_media)
+    except ValueError:
+        what = "it is a seq" if is_media else "it is a duration before the live edge (10min), or a time"
+        error = f"Invalid {FROM_PARAMETER if is_media else START_PARAMETER}: {what}"
+        return Route(op, channel, error=error if op else "", allow=_READ_ONLY)
+    if start is not None and msn is not None and not is_media:
+        return Route(op, channel, error=f"_HLS_msn with {START_PARAMETER}" if op else "", allow=_READ_ONLY)
+    asked = Blocking(msn, part, parameter(query, b"token"), is_media, track, start)
     return Route(op, channel, allow=_READ_ONLY, blocking=asked)
+
+
+def _start(query: bytes, *, is_media: bool) -> Start | None:
+    """Where a playlist begins, if its query says so.
+
+    Raises:
+        ValueError: the query says it wrongly.
+    """
+    value = parameter(query, (FROM_PARAMETER if is_media else START_PARAMETER).encode()).decode()
+    if not value:
+        return None
+    if is_media:
+        if not (value.isascii() and value.isdigit() and len(value) <= MAX_DIGITS):
+            raise ValueError(value)
+        return Start(seq=int(value))
+    try:
+        return Start(back_s=parse_duration(value, zero=True))
+    except InvalidInput:
+        pass
+    at = datetime.fromisoformat(value)
+    return Start(at_us=round((at if at.tzinfo else at.replace(tzinfo=UTC)).timestamp() * 1e6))
 
 
 def _media(found: re.Match[bytes]) -> Media:

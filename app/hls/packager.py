@@ -33,13 +33,15 @@ from typing import Final, Protocol
 
 from tricklecast.app.core.copies import Copy
 from tricklecast.app.core.facts import MAX_MARK
+from tricklecast.app.core.limits import Limit
 from tricklecast.app.core.registry import Registry
+from tricklecast.app.core.results import Cause, Refusal
 from tricklecast.app.core.rules import OwnedChannel
 from tricklecast.app.core.segment import COMPLETE, SKIPPED, Segment
 from tricklecast.app.core.state import Channel, Found, Ready
 from tricklecast.app.hls.codecs import Stream
 from tricklecast.app.hls.rendered import NOTHING, Kept, Rendered
-from tricklecast.app.hls.timeline import Mark, Timeline
+from tricklecast.app.hls.timeline import MAX_KEPT, Mark, Timeline
 from tricklecast.app.hls.units import Scanner, scanner
 from tricklecast.trickle.media.clock import read_prft, read_temi
 from tricklecast.trickle.media.containers import SNIFF_BYTES, Container, sniff
@@ -77,6 +79,13 @@ PLAYER_TARGETS: Final = 3
 WAKE_BATCH: Final = 64
 """Waiting requests that are answered in one turn of the event loop."""
 
+EVENTS: Final = 32
+"""Playlists that begin in the past of which players are served at a time."""
+
+EVENT_BYTES: Final = 32 << 20
+"""For one request for such a playlist the server looks at segments that have closed until it has seen this many bytes
+of them. The playlist then ends until somebody asks again."""
+
 NAMES: Final = 10_000
 """Channels that were packaged lately, whose numbers are remembered."""
 
@@ -100,6 +109,8 @@ class Packager:
             and the first discontinuity sequence number; called when the first media have come.
         clock: the registry's time, seconds. to_us: turns it into microseconds since 1970.
         defer: calls a function in a later turn of the event loop.
+        live: the packager of the live edge, if this one begins in the past; it cuts and counts as that one does.
+        first: the seq of the segment with which it begins then.
     """
 
     def __init__(
@@ -111,9 +122,12 @@ class Packager:
         clock: Callable[[], float],
         to_us: Callable[[float], int],
         defer: Callable[[Callable[[], None]], object],
+        live: Packager | None = None,
+        first: int = 0,
     ) -> None:
         self.channel = channel
-        self.timeline = Timeline(self._is_held)
+        self.is_event = live is not None  # its playlist begins in the past, and keeps all segments
+        self.timeline = Timeline(self._is_held, keeps=self.is_event)
         self.container: Container | None = None  # of the media so far
         self.inits: OrderedDict[str, bytes] = OrderedDict()  # by name
         self.unsuited = ""  # why no player of HLS can play the media; empty if there is no reason
@@ -132,7 +146,7 @@ class Packager:
         self._clock, self._to_us, self._defer = clock, to_us, defer
         self._prefix = ""  # of the names of media, without the rule; empty until there are media
         self._init = b""  # the newest init segment
-        self._mark = Mark.read(channel.playlist)  # with which it goes on
+        self._mark = None if self.is_event else Mark.read(channel.playlist)  # with which it goes on
         self._ready_at = 0  # the seq up to which a packager that begins at the mark has to come
         self._told: deque[str] = deque(maxlen=2)  # the newest marks; those of a replica are told to nobody
         # Players, as they are counted: requests for each of the newest states, and the times of others.
@@ -150,17 +164,27 @@ class Packager:
         self._fed = 0  # frames of the segment that were taken
         self._new = bytearray()  # bytes of these that are not scanned yet
         self._to_call: deque[Waiter] = deque()  # requests that are called in the next turns
-        self._go_to(self._first_segment(), 0)
+        # Of one that begins in the past:
+        self._scanned = 0  # bytes of closed segments since somebody asked last
+        self._is_paused = False  # it has scanned enough, until somebody asks again
+        if live is None:
+            self._go_to(self._first_segment(), 0)
+        else:
+            self._prefix, self._init = live._prefix, live._init
+            self.timeline.adopt(live.timeline)
+            self._go_to(channel.after(max(first, channel.next_seq - MAX_KEPT) - 1)[0], 0)
 
     # Asked from above.
 
     @property
     def ready(self) -> bool:
         """Whether a playlist can be made. That of a channel that has ended has all of it."""
-        segment = self._segment
+        segment, timeline = self._segment, self.timeline
+        if self.is_event:
+            return bool(timeline.segments) and timeline.segments[0].duration is not None
         if self.channel.ended and not self.ended:
             return False
-        return self.timeline.target_s > 0 and (self.ended or segment is None or segment.seq >= self._ready_at)
+        return timeline.target_s > 0 and (self.ended or segment is None or segment.seq >= self._ready_at)
 
     @property
     def in_step(self) -> bool:
@@ -179,6 +203,12 @@ class Packager:
         if last is not None and last.duration is None:
             return last.seq, last.first_part + len(last.parts)
         return (0 if self._segment is None else self._segment.seq), 0
+
+    def look_on(self) -> None:
+        """Somebody asks: look at more segments."""
+        self.asked_at, self._scanned = self._clock(), 0
+        if self._is_paused:
+            self.wake()
 
     def served(self, msn: int | None, part: int | None) -> None:
         """Count a player that gets the playlist, after it has waited for this part, or at once."""
@@ -286,7 +316,7 @@ class Packager:
         self._attached = True
         if not segment.closed:
             self.timeline.settle()
-        if self.ready:
+        if self.ready and not self.is_event:
             self._tell(segment.seq)
         if segment.source is not None:
             segment.source.more()
@@ -324,7 +354,9 @@ class Packager:
         if self.ended or segment is None:
             return
         version = self.timeline.version
-        if self._attached:
+        if self._is_paused:
+            self._is_paused = False
+        elif self._attached:
             self._look(segment)
             if not self._has_seen_all_of(segment):
                 self.wake()
@@ -333,10 +365,14 @@ class Packager:
             elif segment.closed:
                 self._close(segment)
                 self._detach()
+                self._scanned += segment.size
         else:
             self.timeline.lose(segment.seq)
         if not self._attached:
-            self._go_to(*self.channel.after(segment.seq))
+            if self.is_event and self._scanned >= EVENT_BYTES:
+                self._is_paused = True
+            else:
+                self._go_to(*self.channel.after(segment.seq))
         if version != self.timeline.version:
             self._changed()
 
@@ -487,6 +523,8 @@ class Packagers:
     ) -> None:
         self._registry, self._clock, self._to_us, self._defer = registry, clock, to_us, defer
         self._packagers: dict[str, Packager] = {}  # by the channel's name
+        # By the channel's name and the first seq, those of playlists that begin in the past, in the order of requests.
+        self._events: OrderedDict[tuple[str, int], Packager] = OrderedDict()
         # By the channel's name, the media and discontinuity sequence numbers behind all that are used.
         self._used: OrderedDict[str, tuple[int, int]] = OrderedDict()
 
@@ -501,16 +539,38 @@ class Packagers:
             self._forget(found)
             found = None
         if found is None:
-            found = self._packagers[channel.name] = Packager(
-                channel,
-                self._registry,
-                lambda: self._first_numbers(channel),
-                clock=self._clock,
-                to_us=self._to_us,
-                defer=self._defer,
-            )
+            found = self._packagers[channel.name] = self._packager(channel)
         found.asked_at = self._clock()
         return found
+
+    def of_event(self, live: Packager, first: int) -> Packager | Refusal:
+        """The packager of a playlist that begins with this seq.
+
+        Args:
+            live: the packager of the channel's live edge, which is ready.
+
+        Returns:
+            A refusal: players wait for too many other ones.
+        """
+        key = live.channel.name, first
+        found = self._events.pop(key, None)
+        if found is not None and (found.channel is not live.channel or found.prefix != live.prefix):
+            found.close()
+            found = None
+        if found is None:
+            if len(self._events) >= EVENTS:
+                oldest = next(iter(self._events))
+                if self._events[oldest].waiting:
+                    return Refusal(Cause.LIMIT, limit=Limit.READERS)
+                self._events.pop(oldest).close()
+            found = self._packager(live.channel, live, first)
+        self._events[key] = found  # the last one
+        found.look_on()
+        return found
+
+    def events_of(self, channel: Channel) -> list[Packager]:
+        """The packagers of playlists of a channel that begin in the past."""
+        return [found for found in self._events.values() if found.channel is channel]
 
     def expire(self, now: float) -> None:
         """Forget packagers that nobody asks any more, those whose channel is gone, and those of replicas that err."""
@@ -518,8 +578,27 @@ class Packagers:
             is_astray = not isinstance(found.channel, OwnedChannel | Copy) and not found.in_step
             idle = now - (found.began_at if is_astray else found.asked_at) > IDLE_S and not found.waiting
             found.count_players()
-            if idle or self._registry.channels.get(found.channel.name) is not found.channel:
+            if idle or not self._is_known(found.channel):
                 self._forget(found)
+        for key, found in list(self._events.items()):
+            found.count_players()
+            if (now - found.asked_at > IDLE_S and not found.waiting) or not self._is_known(found.channel):
+                self._events.pop(key).close()
+
+    def _is_known(self, channel: Channel) -> bool:
+        return self._registry.channels.get(channel.name) is channel
+
+    def _packager(self, channel: Channel, live: Packager | None = None, first: int = 0) -> Packager:
+        return Packager(
+            channel,
+            self._registry,
+            lambda: self._first_numbers(channel),
+            clock=self._clock,
+            to_us=self._to_us,
+            defer=self._defer,
+            live=live,
+            first=first,
+        )
 
     def _first_numbers(self, channel: Channel) -> tuple[str, int, int]:
         """They follow from the channel, unless its name has had higher ones here."""

@@ -51,6 +51,9 @@ def _lines(packager: Packager, query: str, track: int | None) -> Iterator[str]:
     yield f"#EXT-X-SERVER-CONTROL:{control}"
     if timeline.part_s:
         yield f"#EXT-X-PART-INF:PART-TARGET={timeline.part_s:.3f}"
+    if packager.is_event:
+        yield "#EXT-X-PLAYLIST-TYPE:EVENT"
+        yield "#EXT-X-START:TIME-OFFSET=0"
     yield f"#EXT-X-MEDIA-SEQUENCE:{segments[0].msn}"
     yield f"#EXT-X-DISCONTINUITY-SEQUENCE:{timeline.discontinuities}"
     init = ""

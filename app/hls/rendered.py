@@ -38,6 +38,10 @@ class Rendered:
         """What the entity tags are made of: the same at every server that has this state, and after a restart."""
         return blake2b(self._text.encode(), digest_size=_TAG_BYTES).hexdigest()
 
+    def digest_of(self, query: str) -> str:
+        """What the entity tag is made of if the URLs end with this query, which changes what the playlist names."""
+        return f"{self.digest}-{blake2b(query.encode(), digest_size=_TAG_BYTES).hexdigest()}" if query else self.digest
+
     def text(self, query: str) -> bytes:
         """The playlist.
 

@@ -58,6 +58,9 @@ LISTED_TARGETS: Final = 6
 MAX_LISTED: Final = 128
 """A playlist names the newest segments: as many as last 6 target durations, and at most 128 of them."""
 
+MAX_KEPT: Final = 4096
+"""A timeline that keeps its segments has at most this many: two hours of those of 2 s."""
+
 HELD_BACK_TARGETS: Final = 3
 """Target durations at the end of the playlist in which it names parts, and names lost segments as gaps (6.2.2)."""
 
@@ -319,9 +322,10 @@ class Timeline:
 
     Args:
         is_held: whether a segment of the channel can still be had.
+        keeps: no segment leaves the playlist, which has no parts.
     """
 
-    def __init__(self, is_held: Callable[[int], bool]) -> None:
+    def __init__(self, is_held: Callable[[int], bool], *, keeps: bool = False) -> None:
         self.segments: deque[MediaSegment] = deque()  # that the playlist names; the last one may be open
         self.rule: Rule | None = None  # None until the first playlist can be made
         self.target_s = 0  # the target duration; 0 until the live edge is reached
@@ -330,7 +334,7 @@ class Timeline:
         self.parts_from = 0  # the number of the first media segment whose parts the playlist names
         self.discontinuities = 0  # before the first of the segments
         self.version = 0  # counts the changes
-        self._is_held = is_held
+        self._is_held, self._keeps = is_held, keeps
         # The segments of the channel from the one on with which the playlist begins.
         self.begun: deque[Begun] = deque()
         self._left: deque[MediaSegment] = deque(maxlen=MAX_LISTED)  # the newest that the playlist no longer names
@@ -364,7 +368,7 @@ class Timeline:
     @property
     def part_s(self) -> float:
         """The part target; 0: there are no parts."""
-        return 0.0 if self.rule is None else self.rule.part_ms / 1000
+        return 0.0 if self.rule is None or self._keeps else self.rule.part_ms / 1000
 
     @property
     def next_discontinuities(self) -> int:
@@ -376,7 +380,7 @@ class Timeline:
 
         A player that names no part waits for the first one. Safari asks so for a segment that is about to begin.
         """
-        for one in self.segments:
+        for one in reversed(self.segments):
             if one.msn == msn:
                 if part is None and self.part_s:
                     part = 0
@@ -413,6 +417,11 @@ class Timeline:
     def resume(self, mark: Mark) -> None:
         """Go on as the timeline that made this mark: the next segment that begins is the one that it names."""
         self.rule, self.target_s, self.origin, self._mark = mark.rule, mark.target_s, mark.origin, mark
+
+    def adopt(self, other: Timeline) -> None:
+        """Cut and count as another timeline of the channel does, which has its rule."""
+        assert other.rule is not None, "the other one is ready"
+        self.rule, self.target_s, self.origin = other.rule, other.target_s, other.origin
 
     def miss(self, segments: int, *, breaks: bool = False) -> None:
         """Note that the next segments of the channel have no media to name.
@@ -604,6 +613,9 @@ class Timeline:
     def _trim(self) -> None:
         """Let go of the first segments, as soon as enough others are there; those that are not held are gaps."""
         segments = self.segments
+        if self._keeps:
+            self._trim_kept()
+            return
         for one in segments:
             if one.duration is not None and not one.gap and not self._is_held(one.seq):
                 one.gap, one.parts = True, []
@@ -625,3 +637,14 @@ class Timeline:
                 break
             self.parts_from = one.msn
             since += one.duration or 0.0
+
+    def _trim_kept(self) -> None:
+        """Let go of what is too much, and of marks; the first segments are gaps if they are not held any more."""
+        segments = self.segments
+        self.begun.clear()
+        while len(segments) > MAX_KEPT:
+            self.discontinuities += segments.popleft().discontinuity
+        for one in segments:  # storage lets go of the oldest first
+            if one.duration is None or (not one.gap and self._is_held(one.seq)):
+                break
+            one.gap = True

@@ -162,6 +162,23 @@ def test_av1_and_vp9_play(
         wait_for(page, "() => document.getElementById('video').getVideoPlaybackQuality().totalVideoFrames >= 25")
 
 
+def test_hls_js_plays_from_the_past(server: RunningServer, player: Page) -> None:
+    """From the first segment on, which left the live playlist long ago, over where that begins, and to the end."""
+    url = f"{server.base}/past"
+    command = [sys.executable, "-m", "tricklecast", "publish", url, "testsrc:duration=24s,gop=1s,size=320x180"]
+    subprocess.run([*command, "--no-realtime", "--leave-open"], check=True, capture_output=True)
+    assert "-0.ts" not in httpx.get(f"{url}/media.m3u8").text
+    player.evaluate("url => hls.loadSource(url)", f"{url}/index.m3u8?start=1h")
+    goes_on(player, 2.0)
+    assert player.evaluate("video.currentTime") < 10
+    wait_for(player, "hls.latestLevelDetails.totalduration > 22")
+    assert player.evaluate("hls.latestLevelDetails.type") == "EVENT"
+    player.evaluate("video.currentTime = 18")
+    wait_for(player, "video.currentTime > 19 && video.readyState >= 2")
+    assert player.evaluate("fatal") == []
+    player.evaluate("hls.destroy()")
+
+
 def test_shaka_plays_sound_alone_in_mp4(server: RunningServer, tab: Watched, tmp_path: Path) -> None:
     """With parts, over several segments."""
     tab.context.route(f"{server.url}/p", lambda route: route.fulfill(body=SHAKA_HARNESS, content_type="text/html"))

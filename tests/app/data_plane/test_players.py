@@ -16,7 +16,7 @@ import pytest
 
 from tests.app.data_plane.support import LAG_S, PATIENT, SlowPeer, later
 from tests.app.replication.bridge import Bridge
-from tests.support.hls import Part, Playlist, Watcher, read
+from tests.support.hls import Part, Playlist, Watcher, read, read_multivariant
 from tests.support.local import LocalServer, local_server
 from tests.support.media import (
     PMT_PID,
@@ -550,6 +550,121 @@ def test_without_storage_an_ended_channel_has_a_playlist_while_it_drains() -> No
         live.playlist()
         live.channel.end()
         eventually(lambda: live.channel.get("media.m3u8").status == 404)
+
+
+# From the past.
+
+
+def event(live: Live, uri: str, wanted: Callable[[Playlist], object], watcher: Watcher | None = None) -> Playlist:
+    """The playlist, as soon as it is as wanted; the server goes on with each request."""
+    watcher, found = watcher or Watcher(), list[Playlist]()
+
+    def ask() -> object:
+        found.append(watcher.see(live.channel.get(uri).expect(200).body.decode()))
+        return wanted(found[-1])
+
+    eventually(ask)
+    return found[-1]
+
+
+def from_start(live: Live, start: str) -> tuple[str, Playlist]:
+    """The media playlist that a multivariant playlist names, and what is in it."""
+    text = live.channel.get(f"index.m3u8?start={start}").expect(200).body.decode()
+    (variant,) = read_multivariant(text).variants
+    body = live.channel.get(variant.uri).expect(200).body.decode()
+    assert "#EXT-X-PLAYLIST-TYPE:EVENT\n" in body
+    return variant.uri, read(body)
+
+
+@pytest.mark.parametrize("content_type", FORMATS)
+def test_a_playlist_begins_in_the_past(tmp_path: Path, content_type: str) -> None:
+    """It has all segments from there on, those of storage included, under the live names, and grows to the end."""
+    with local_server(data_dir=tmp_path, window_segments=3) as server, server.client() as target:
+        live = Live(target.channel("cam"), content_type)
+        data = [live.publish(seq) for seq in range(20)]
+        now = live.playlist()
+        eventually(lambda: server.archive is not None and server.archive.segments >= 20)
+        watcher, wanted = Watcher(), [str(seq) for seq in range(20)]
+        uri, _ = from_start(live, "3600")
+        found = event(live, uri, lambda found: len(found.whole) == 20, watcher)
+        assert seqs(found) == wanted
+        assert not any(segment.parts for segment in found.segments)
+        init = live.media(found.whole[0].map) if found.whole[0].map else b""
+        assert [live.media(segment.uri) for segment in found.whole] == [body(whole, init) for whole in data]
+        assert [one.uri for one in found.whole][-len(now.whole) :] == [one.uri for one in now.whole]
+        waiting = live.channel.read(f"{uri}&_HLS_msn={found.whole[-1].msn + 1}")
+        live.publish(20)
+        found = watcher.see(waiting.response().expect(200).body.decode())
+        assert seqs(found) == [*wanted, "20"]
+        live.channel.end()
+        found = event(live, uri, lambda found: found.ended)
+        assert seqs(found) == [*wanted, "20"]
+        server.inside(lambda: server.plane.packagers.expire(server.plane.clock() + 1000))
+        assert not server.plane.packagers._events
+
+
+def test_where_a_playlist_begins(channel: RemoteChannel) -> None:
+    """Seconds before the live edge, or a time; what lies before all segments begins with the first one."""
+    live = Live(channel)
+    for seq in range(3):
+        live.publish(seq)
+    live.playlist()
+    uris = [from_start(live, start)[0] for start in ("0", "2h", "2026-01-01", "2026-01-01T00:00:00Z")]
+    assert uris == ["media.m3u8?from=2", "media.m3u8?from=0", "media.m3u8?from=0", "media.m3u8?from=0"]
+    text = channel.get("index.m3u8?start=9999&token=a.b").expect(200).body.decode()
+    assert read_multivariant(text).variants[0].uri == "media.m3u8?from=0&token=a.b"
+    late = channel.get("index.m3u8?start=2999-01-01").expect(200).body.decode()
+    assert read_multivariant(late).variants[0].uri == "media.m3u8?from=3"
+
+
+@pytest.mark.parametrize(
+    "name", ["index.m3u8?start=x", "index.m3u8?start=-5", "index.m3u8?start=5&_HLS_msn=1", "media.m3u8?from=x"]
+)
+def test_where_no_playlist_begins(channel: RemoteChannel, name: str) -> None:
+    """What cannot be read is refused."""
+    channel.create()
+    channel.get(name).expect(400)
+
+
+def test_the_server_reads_no_more_of_the_past_than_somebody_asks_for(
+    channel: RemoteChannel, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """After so many bytes it waits for the next request; then it goes on."""
+    monkeypatch.setattr(module, "EVENT_BYTES", 1)
+    live = Live(channel)
+    for seq in range(3):
+        live.publish(seq)
+    live.playlist()
+    uri, found = from_start(live, "9999")
+    assert seqs(found) == ["0"]
+    event(live, uri, lambda found: seqs(found) == ["0", "1", "2"])
+
+
+def test_only_so_many_playlists_begin_in_the_past(channel: RemoteChannel, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The one that was asked for longest ago makes way."""
+    monkeypatch.setattr(module, "EVENTS", 1)
+    live = Live(channel)
+    for seq in range(3):
+        live.publish(seq)
+    live.playlist()
+    for seq in (0, 1, 0):
+        assert seqs(read(channel.get(f"media.m3u8?from={seq}").expect(200).body.decode()))[0] == str(seq)
+
+
+def test_what_is_not_held_any_more_is_a_gap() -> None:
+    """Of a playlist that begins in the past: it keeps its segments, and numbers."""
+    with local_server(window_segments=3) as server, server.client() as target:
+        live = Live(target.channel())
+        for seq in range(3):
+            live.publish(seq)
+        live.playlist()
+        uri, watcher = "media.m3u8?from=0", Watcher()
+        event(live, uri, lambda found: len(found.whole) == 3, watcher)
+        for seq in range(3, 6):
+            live.publish(seq)
+            live.until(seq)
+        found = event(live, uri, lambda found: len(found.whole) == 6, watcher)
+        assert seqs(found) == ["~", "~", "~", "3", "4", "5"]
 
 
 @pytest.mark.parametrize("content_type", FORMATS)
