@@ -111,6 +111,12 @@ _TS_OPTIONS: Final = {
 _CUES: Final = "scte_35"
 """Cues for the insertion of advertisements: sections (SCTE 35), which libavformat reads, and cannot write."""
 
+TELETEXT: Final = "dvb_teletext"
+"""Pages of text and subtitles (EN 300 472). PyAV has no decoder of it, and so makes no copy of such a stream."""
+
+_TELETEXT_HEAD: Final = 31
+"""Bytes of stuffing that make the head of each of its packets 45 bytes long, as receivers expect it."""
+
 _PCR: Final = 0x10
 _PCR_BYTES: Final = 6
 _PTS: Final = (1 << 33) - 1
@@ -165,6 +171,7 @@ class _TsMuxer:
         self._options = {**_TS_OPTIONS, "tables_version": str(version)}
         self._pids = pids
         self._cues = {self._pids[track] for track, stream in streams.items() if codec_name(stream) == _CUES}
+        self._texts = {self._pids[track]: _language(s) for track, s in streams.items() if codec_name(s) == TELETEXT}
         self._filters = {
             track: _filter(stream, _TS_FILTERS.get(codec_name(stream))) for track, stream in streams.items()
         }
@@ -191,7 +198,7 @@ class _TsMuxer:
             self._writers = {
                 number: _TsWriter({number: stream}, self._pids, self._options)
                 for number, stream in self._streams.items()
-                if self._pids[number] not in self._cues
+                if self._pids[number] not in self._cues and self._pids[number] not in self._texts
             }
             self._needs_tables, self._time = True, None
         if times.captured_us is not None:
@@ -204,6 +211,9 @@ class _TsMuxer:
             return self._edited(track, _section_packets(self._pids[track], _moved_cue(bytes(packet), shift)))
         if packet.is_corrupt:
             self._damaged.add(self._pids[track])
+        if self._pids[track] in self._texts:
+            self._tables = self._tables or self._tables_with(track, packet)
+            return self._edited(track, _text_packets(self._pids[track], times.pts, bytes(packet)))
         for part in [packet] if bitstream is None else bitstream.filter(packet):
             part.time_base = Fraction(1, CLOCK_HZ)
             part.pts, part.dts, part.duration = times.pts, times.dts, 0
@@ -227,7 +237,7 @@ class _TsMuxer:
         everything = _TsWriter(self._streams, self._pids, self._options)
         data = everything.write(track, copy) + everything.close()
         tables = [part for part in ts_packets(data) if part.pid not in self._pids.values()]
-        return [_announcing(self._cues, part) for part in tables] if self._cues else tables
+        return [_announcing(self._cues, self._texts, part) for part in tables]
 
     def _edited(self, track: int, data: bytes) -> bytes:
         """The bytes of one writer as a part of the whole."""
@@ -296,7 +306,11 @@ class _TsWriter:
 
         self._sink = Sink()
         self._muxer: OutputContainer = av.open(self._sink, mode="w", format="mpegts", container_options=dict(options))
-        self._copies = {track: copied(stream, self._muxer) for track, stream in streams.items()}
+        self._copies = {
+            # Of teletext, the tables only, in which it is described afterwards.
+            track: self._muxer.add_data_stream() if codec_name(stream) == TELETEXT else copied(stream, self._muxer)
+            for track, stream in streams.items()
+        }
         for track, copy in self._copies.items():
             copy.id = pids[track]
             _name_shape(copy)
@@ -380,20 +394,60 @@ def _moved_cue(section: bytes, shift: int) -> bytes:
     return body + crc32(body).to_bytes(4)
 
 
-def _announcing(cues: set[int], packet: TsPacket) -> TsPacket:
-    """A packet of libavformat's tables; its PMT gets what tells receivers that these PIDs are cues (SCTE 35, 8.1)."""
+def _language(stream: Stream) -> bytes:
+    """The three letters of a stream's first language (ISO 639-2); ``und`` if it names none."""
+    name = stream.metadata.get("language", "")[:3].encode("ascii", "replace")
+    return name if len(name) == 3 else b"und"
+
+
+def _text_packets(pid: int, pts: int, data: bytes) -> bytes:
+    """A packet of teletext (EN 300 472, 4.2) on a time line; the counters are set later."""
+    shown = pts & _PTS
+    time = (
+        0x21 | shown >> 29 & 0x0E,
+        shown >> 22 & 0xFF,
+        shown >> 14 & 0xFE | 1,
+        shown >> 7 & 0xFF,
+        shown << 1 & 0xFE | 1,
+    )
+    body = b"\x84\x80" + bytes([5 + _TELETEXT_HEAD, *time]) + b"\xff" * _TELETEXT_HEAD + data
+    pes, parts, room = b"\0\0\1\xbd" + len(body).to_bytes(2) + body, [], PACKET_BYTES - 4
+    for at in range(0, len(pes), room):
+        part, start = pes[at : at + room], 0 if at else 0x4000
+        if (short := room - len(part)) == 0:
+            parts.append(struct.pack(">BHB", SYNC, pid | start, 0x10) + part)
+        else:
+            stuffing = bytes([short - 1, 0][:short]) + b"\xff" * (short - 2)
+            parts.append(struct.pack(">BHB", SYNC, pid | start, 0x30) + stuffing + part)
+    return b"".join(parts)
+
+
+def _announcing(cues: set[int], texts: Mapping[int, bytes], packet: TsPacket) -> TsPacket:
+    """A packet of libavformat's tables, whose PMT tells receivers what these PIDs carry.
+
+    Args:
+        cues: of advertisements (SCTE 35, 8.1).
+        texts: of teletext, with their languages (EN 300 468, 6.2.43).
+    """
     section = packet.payload[1 + packet.payload[0] :] if packet.is_start else b""
-    if section[:1] != b"\x02":
+    if section[:1] != b"\x02" or not (cues or texts):
         return packet
     end = 3 + (int.from_bytes(section[1:3]) & 0xFFF) - 4
     at = 12 + (int.from_bytes(section[10:12]) & 0xFFF)
-    info = section[12:at] + b"\x05\x04CUEI"
-    streams = bytearray(section[at:end])
-    at = 0
-    while at + 5 <= len(streams):
-        if int.from_bytes(streams[at + 1 : at + 3]) & 0x1FFF in cues:
-            streams[at] = 0x86
-        at += 5 + (int.from_bytes(streams[at + 3 : at + 5]) & 0xFFF)
+    info = section[12:at] + (b"\x05\x04CUEI" if cues else b"")
+    streams = bytearray()
+    while at + 5 <= end:
+        pid, length = (
+            int.from_bytes(section[at + 1 : at + 3]) & 0x1FFF,
+            int.from_bytes(section[at + 3 : at + 5]) & 0xFFF,
+        )
+        kind, described = section[at], section[at + 5 : at + 5 + length]
+        if pid in cues:
+            kind = 0x86
+        elif pid in texts:
+            kind, described = 0x06, b"\x56\x05" + texts[pid] + b"\x09\x00"  # the initial page is 100
+        streams += bytes([kind]) + section[at + 1 : at + 3] + (0xF000 | len(described)).to_bytes(2) + described
+        at += 5 + length
     rest = section[3:10] + (0xF000 | len(info)).to_bytes(2) + info + bytes(streams)
     body = b"\x02" + (0xB000 | len(rest) + 4).to_bytes(2) + rest
     if len(body) + 5 > PACKET_BYTES - 4:  # a table that needs more packets stays as it is

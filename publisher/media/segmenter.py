@@ -18,7 +18,7 @@ from collections.abc import Callable, Iterator, Mapping
 from dataclasses import replace
 from typing import TYPE_CHECKING, Final
 
-from tricklecast.publisher.media.muxers import ContainerName, Muxer, Times, container_of
+from tricklecast.publisher.media.muxers import TELETEXT, ContainerName, Muxer, Times, container_of
 from tricklecast.publisher.media.pace import Pace
 from tricklecast.publisher.steps import Chunk, SegmentEnd, Step
 from tricklecast.trickle.media.timeline import CLOCK_HZ, Timeline
@@ -92,8 +92,8 @@ class Segmenter:
         self._saw_keyframe = False
 
     def carries(self, stream: Stream) -> bool:
-        """Whether the container can carry a stream, and PyAV can copy it: no subtitles whose decoder it lacks."""
-        if stream.codec_context is None and stream.type != "data":
+        """Whether the container can carry a stream, and PyAV, or the muxer itself, can write it."""
+        if stream.codec_context is None and stream.type != "data" and codec_name(stream) != TELETEXT:
             return False
         return stream.type in ("video", "audio", "subtitle", "data") and codec_name(stream) in self.container.carried
 

@@ -40,7 +40,7 @@ from tricklecast.subscriber.media.opening import NotMedia
 from tricklecast.trickle.errors import InvalidInput
 from tricklecast.trickle.media.containers import Continuity, Step, crc32, sniff, ts_packets
 from tricklecast.trickle.media.timeline import MAX_HELD
-from tricklecast.trickle.pyav import demuxed
+from tricklecast.trickle.pyav import demuxed, present_streams
 
 FILE = MediaOptions(realtime=False)
 
@@ -760,11 +760,32 @@ def test_timed_id3_passes_through(tmp_path: Path, clip: Path) -> None:
     assert [data for _, data in data_of(tmp_path / "out.ts")] == [data for _, data in data_of(source)] != []
 
 
-def test_teletext_is_left_out_by_its_name(tmp_path: Path, clip: Path) -> None:
-    """PyAV cannot copy a stream of subtitles without a decoder."""
+def test_teletext_passes_through(tmp_path: Path, clip: Path) -> None:
+    """With its language, beside the same pictures; MP4 does not carry it, which is said."""
     source = tmp_path / "teletext.ts"
-    source.write_bytes(with_pes(clip.read_bytes(), 0x06, b"\x56\x05eng\x09\0", b"\x10\x03\x2c" + bytes(44)))
-    assert publish(source).report.said == ["left out: stream 2 (subtitle, dvb_teletext)"]
+    text = b"\x10\x03\x2c" + bytes(44)
+    source.write_bytes(with_pes(clip.read_bytes(), 0x06, b"\x56\x05eng\x09\0", text))
+    done = publish(source)
+    assert done.report.said == []
+    (tmp_path / "out.ts").write_bytes(b"".join(done.segments))
+    wanted, got = texts_of(source), texts_of(tmp_path / "out.ts")
+    assert [(language, data) for language, _, data in got] == [("eng", data) for _, _, data in wanted] != []
+    times = [time for _, time, _ in got]  # the source's are all alike, and times of a stream increase
+    assert times == sorted(set(times))
+    assert abs(times[0]) < 90_000
+    counters = Continuity()
+    assert not any(counters.feed(packet) is Step.LOST for packet in ts_packets((tmp_path / "out.ts").read_bytes()))
+    assert publish(source, "fmp4").report.said == ["left out: stream 2 (subtitle, dvb_teletext)"]
+
+
+def texts_of(film: Path) -> list[tuple[str | None, int, bytes]]:
+    """The packets of its teletext: language, distance to the first picture, bytes."""
+    with av.open(str(film)) as container:
+        assert [kind for kind, _ in present_streams(container).values()] == ["video", "audio", "subtitle"]
+        packets = [packet for packet in container.demux() if packet.size]
+        first = next(packet.dts for packet in packets if packet.stream.type == "video")
+        found = [packet for packet in packets if packet.stream.type == "subtitle"]
+        return [(p.stream.metadata.get("language"), (p.pts or 0) - (first or 0), bytes(p)) for p in found]
 
 
 SOURCES = {
