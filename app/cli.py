@@ -80,6 +80,9 @@ COMMANDS: Final = {
         "tricklecast.publisher.ingest.cli", "ingest", "Publish the streams of encoders (RTMP, SRT).", _LIVE
     ),
     "relay": Mount("tricklecast.subscriber.relay.cli", "relay", "Push a channel to an RTMP or SRT server.", _LIVE),
+    "gateway webrtc": Mount(
+        "tricklecast.subscriber.gateway.cli", "webrtc", "Give channels to browsers by WebRTC.", _LIVE, ("webrtc", "aiortc")
+    ),
     "channels": Mount("tricklecast.subscriber.command.cli", "channels", "List a server's channels.", _LIVE),
     "check": Mount(
         "tricklecast.subscriber.check.cli", "check", "Test a live channel: segments, timestamps, pace, latency.", _LIVE

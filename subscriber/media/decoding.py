@@ -310,7 +310,8 @@ class Decoding:
                 self.counts.damaged += 1
                 return
             packet.stream = self._templates[kind]
-            yield self._made(kind, packet, packet.pts * packet.time_base)
+            order = packet.pts if packet.dts is None else packet.dts
+            yield self._made(kind, packet, packet.pts * packet.time_base, order * packet.time_base)
         else:
             yield from self._decoded(kind, self._decoders[kind], packet)
 
@@ -349,12 +350,12 @@ class Decoding:
             self.counts.frames += 1
             yield self._made(kind, frame, begin)
 
-    def _made(self, kind: str, data: Any, begin: Fraction) -> Frame:
+    def _made(self, kind: str, data: Any, begin: Fraction, order: Fraction | None = None) -> Frame:
         captured_at = None
         if self._anchor is not None:
             captured_at = self._anchor[1] / 1e6 + float(begin - self._anchor[0])
         array = self._arrays.of(data) if self._arrays is not None and kind == "video" else None
-        time_s = self._clock.time_s(kind, data, begin)
+        time_s = self._clock.time_s(kind, data, begin, order)
         gap, self._gap = self._gap, 0
         restarted, self._restarted = self._restarted, False
         return Frame(cast(Any, kind), data, array, captured_at, self._seq, time_s, gap, restarted)
@@ -413,12 +414,11 @@ def _template(stream: Stream, head: bytes) -> Stream:
     """A copy of a stream that outlives its container.
 
     Args:
-        stream: an audio stream.
-        head: of a segment in MPEG-TS, whose sound is probed: only its packets hold its parameters.
+        head: of a segment in MPEG-TS, whose streams are probed: only their packets hold their parameters.
     """
     import av
 
     if not head:
         return copied(stream)
     with av.open(io.BytesIO(head), "r", format="mpegts") as probed:
-        return copied(probed.streams.audio[0])
+        return copied(next(one for one in probed.streams if one.type == stream.type))

@@ -40,7 +40,7 @@ class Frame:
 
     Attributes:
         kind: ``"video"`` or ``"audio"``.
-        data: the frame as PyAV decoded it; with ``audio="packets"``, a packet of sound.
+        data: the frame as PyAV decoded it; with ``video="packets"`` or ``audio="packets"``, a packet.
         captured_at: the producer's wall-clock time of this frame, in seconds of Unix time, if the stream carries it.
         seq: the segment that it belongs to.
         time: its time in seconds, on one line for the sound and the pictures of a reader. It is that of the stream
@@ -199,18 +199,19 @@ class Clock:
         """Something is missing here. The next frame's own time is believed, unless it is earlier than those before."""
         self._line = None
 
-    def time_s(self, kind: str, data: Any, begin: Fraction) -> float:
+    def time_s(self, kind: str, data: Any, begin: Fraction, order: Fraction | None = None) -> float:
         """Return the time of a frame, in seconds.
 
         Args:
             begin: its own time, in seconds.
+            order: when a packet is decoded; ``None``: a frame, which comes in the order in which frames are shown.
         """
         raw = ticks(begin.numerator, Fraction(1, begin.denominator))
+        decoded = raw if order is None else ticks(order.numerator, Fraction(1, order.denominator))
         if self._line is None:
             own = raw + self._shift
             self._line = Timeline(begin=own if own >= self._newest - MAX_BACK else self._newest)
-        # Frames come in the order in which they are shown.
-        stamped = SimpleNamespace(pts=raw, dts=raw, duration=ticks(data.duration or 0, data.time_base))
+        stamped = SimpleNamespace(pts=raw, dts=decoded, duration=ticks(data.duration or 0, data.time_base))
         time, _ = self._line.stamp(_TRACKS[kind], stamped, Fraction(1, CLOCK_HZ))
         self._shift, self._newest = time - raw, max(self._newest, time)
         return time / CLOCK_HZ

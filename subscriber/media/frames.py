@@ -93,7 +93,7 @@ class SourceOptions(ReaderOptions, total=False):
 class FrameOptions(SourceOptions, total=False):
     """The arguments of :func:`frames` but ``batch``."""
 
-    video: bool
+    video: bool | Literal["packets"]
     audio: bool | Literal["packets"]
     format: str | None
     batch_s: float | None
@@ -113,7 +113,7 @@ def frames(url: URLs, *, batch: int, **options: Unpack[FrameOptions]) -> FrameRe
 def frames(
     url: URLs,
     *,
-    video: bool = True,
+    video: bool | Literal["packets"] = True,
     audio: bool | Literal["packets"] = False,
     format: str | None = None,
     size: tuple[int, int] | None = None,
@@ -137,7 +137,8 @@ def frames(
 
     Args:
         url: the channel, or its URLs at the nodes of a cluster, as for :class:`~tricklecast.subscriber.Subscriber`.
-        video: whether pictures are decoded.
+        video: whether pictures are decoded; ``"packets"``: pictures come as they are, without decoding, in the order in
+            which they are decoded. Not with ``format``, ``size``, ``batch`` or ``when_full="drop"``.
         audio: whether sound is decoded; ``"packets"``: sound comes as it is, without decoding.
         format: the pixel format of :attr:`Frame.array` (needs numpy), as in ``"rgb24"`` or ``"gray"``; ``None``: there
             are no arrays, only PyAV's own frames; or, with ``size`` or ``batch``, ``"rgb24"``.
@@ -174,6 +175,8 @@ def frames(
         raise InvalidInput("frames() needs video, audio or both")
     if when_full not in ("wait", "drop"):
         raise InvalidInput(f"when_full is 'wait' or 'drop', not {when_full!r}")
+    if video == "packets" and (when_full == "drop" or not format is size is batch is None):
+        raise InvalidInput("packets of pictures have no arrays, and none can be dropped: others refer to it")
     check_number("batch", batch, at_least=1, at_most=BATCH, whole=True, or_none=True)
     if batch is not None and kinds != {"video"}:
         raise InvalidInput("a batch has pictures alone: read sound with another reader")
@@ -198,7 +201,7 @@ def frames(
     reporter = Reporter[SoftwareDecoding](logger, channel, on_event)
     decoding = Decoding(
         kinds,
-        {"audio"} if audio == "packets" else set(),
+        {kind for kind, wanted in (("video", video), ("audio", audio)) if wanted == "packets"},
         None if format is None else Arrays(format, size, batch),
         threads=threads,
         hwaccel=hwaccel,

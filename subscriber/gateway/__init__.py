@@ -1,0 +1,1 @@
+"""``tricklecast gateway``: gives channels to clients of other protocols."""
