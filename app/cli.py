@@ -81,7 +81,7 @@ COMMANDS: Final = {
     ),
     "relay": Mount("tricklecast.subscriber.relay.cli", "relay", "Push a channel to an RTMP or SRT server.", _LIVE),
     "gateway webrtc": Mount(
-        "tricklecast.subscriber.gateway.cli", "webrtc", "Give channels to browsers by WebRTC.", _LIVE, ("webrtc", "aiortc")
+        "tricklecast.subscriber.gateway.cli", "webrtc", "Give channels to browsers by WebRTC (WHEP).", _LIVE
     ),
     "channels": Mount("tricklecast.subscriber.command.cli", "channels", "List a server's channels.", _LIVE),
     "check": Mount(

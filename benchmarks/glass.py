@@ -32,6 +32,7 @@ WAYS: Final = {
     "mse": ("fMP4, MSE", "fmp4"),
     "ts": ("MPEG-TS, mpegts.js", "mpegts"),
     "hls": ("LL-HLS, hls.js", "fmp4"),
+    "webrtc": ("WebRTC, the gateway", "mpegts"),
 }
 """What is measured, by name: its title, and the container of the segments."""
 
@@ -98,6 +99,23 @@ PLAY_HLS: Final = """url => {
     hls.attachMedia(video);
     hls.on(Hls.Events.MANIFEST_PARSED, () => video.play());
 }"""
+
+PLAY_WEBRTC: Final = """async url => {
+    const video = document.createElement('video');
+    video.muted = video.autoplay = true;
+    video.srcObject = new MediaStream();
+    document.body.append(video);
+    const peer = new RTCPeerConnection();
+    for (const kind of ['video', 'audio']) peer.addTransceiver(kind, {direction: 'recvonly'});
+    peer.ontrack = ({track}) => video.srcObject.addTrack(track);
+    await peer.setLocalDescription();
+    const headers = {'Content-Type': 'application/sdp'};
+    const answer = await fetch(url, {method: 'POST', headers, body: peer.localDescription.sdp});
+    const sdp = await answer.text();
+    if (answer.status !== 201) throw new Error(sdp);
+    await peer.setRemoteDescription({type: 'answer', sdp});
+}"""
+GATEWAY: Final = "127.0.0.1:28889"
 
 
 @dataclass(frozen=True, slots=True)
@@ -178,6 +196,14 @@ def run(names: list[str], seconds: float, gop: str) -> Iterator[Result]:
                         page.goto(f"{root}/healthz")  # a page of the server that has no policy
                         page.add_script_tag(path=HLS_JS / "hls.min.js")
                         page.evaluate(PLAY_HLS, f"{channel}/index.m3u8")
+                    elif name == "webrtc":
+                        with running("gateway", "webrtc", f"{base}/", "--listen", GATEWAY, "--quiet"):
+                            time.sleep(10)  # both have begun
+                            page.goto(f"{root}/healthz")
+                            page.evaluate(PLAY_WEBRTC, f"http://{GATEWAY}/whep/glass-{name}")
+                            yield measured(page, way, seconds)
+                            page.close()
+                        continue
                     else:
                         page.goto(f"{root}/watch/glass-{name}")
                     yield measured(page, way, seconds)

@@ -2,7 +2,7 @@
 
 Pictures and sound come as packets while their segment arrives, are converted once, and go to each viewer. The reader
 begins in the middle of the newest segment, whose first part comes at once: such a burst is no live stream. So viewers
-begin at a key picture behind it, and what came in the burst shows what the channel has: its codecs, and whether browsers
+begin at a key picture behind it. What came in the burst shows what the channel has: its codecs, and whether browsers
 can show them.
 """
 
@@ -15,7 +15,7 @@ from fractions import Fraction
 from typing import TYPE_CHECKING, Any, Final, cast
 
 from tricklecast.subscriber.client import ReaderOptions
-from tricklecast.subscriber.gateway.pictures import CannotPass, Pictures
+from tricklecast.subscriber.gateway.pictures import LOOKED_AT, CannotPass, Pictures
 from tricklecast.subscriber.gateway.sound import RATE, Sound
 from tricklecast.subscriber.gateway.viewer import Viewer
 from tricklecast.subscriber.media.frame import Frame
@@ -28,9 +28,6 @@ if TYPE_CHECKING:
 
 CLOCK_HZ: Final = 90_000
 """What RTP counts pictures by."""
-
-LOOKED_AT: Final = 8
-"""Pictures after which a channel is known: B-pictures come in groups of up to three or so, and show among them."""
 
 BURST_S: Final = 1.0
 """After this time, in seconds, the burst of the first segment is over, however long the segment goes on."""

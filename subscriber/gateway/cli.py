@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 import socket
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -12,7 +11,7 @@ from urllib.parse import urlsplit
 
 import typer
 
-from tricklecast.trickle.errors import InvalidInput, InvalidURL
+from tricklecast.trickle.errors import InvalidInput, InvalidURL, needs
 from tricklecast.trickle.terminal import NO_CREDENTIALS, Credentials, Screen, checked, option, with_credentials
 
 if TYPE_CHECKING:
@@ -60,16 +59,10 @@ async def webrtc(
     """
     servers = checked("URL", _servers, url)
     host, port = checked("--listen", _address, listen)
-    import uvicorn
-
-    from tricklecast.subscriber.gateway.whep import Gateway, GatewayOptions, make_app
-
-    class Server(uvicorn.Server):
-        """uvicorn without signal handlers: the command line has them."""
-
-        @contextmanager
-        def capture_signals(self) -> Iterator[None]:
-            yield
+    try:
+        from tricklecast.subscriber.gateway.whep import Gateway, GatewayOptions, serve
+    except ModuleNotFoundError as error:
+        raise InvalidInput(f"gateway webrtc {needs(error.name or 'aiortc', 'webrtc')}") from None
 
     screen = Screen()
     say = (lambda _: None) if quiet else screen.say
@@ -77,21 +70,11 @@ async def webrtc(
         servers, {"auth": credentials.auth, "verify": credentials.tls or True}, max_viewers=max_viewers, stun=stun
     )
     gateway = Gateway(options, say)
-    config = uvicorn.Config(
-        make_app(gateway), log_config=None, access_log=False, lifespan="off", ws="none", timeout_graceful_shutdown=1
-    )
     with _listening(host, port) as listener:
         if not _is_loopback(host):
             screen.say("everybody who can reach this port can watch the channels")
         screen.say(f"viewers post to http://{host}:{listener.getsockname()[1]}/whep/CHANNEL")
-        async with gateway.running():
-            server = Server(config)
-            serving = asyncio.create_task(server.serve([listener]))
-            try:
-                await asyncio.shield(serving)
-            finally:
-                server.should_exit = True
-                await serving
+        await serve(gateway, listener)
 
 
 def _servers(text: str) -> tuple[ChannelURL, ...]:

@@ -32,6 +32,9 @@ _B_SLICES: Final = (1, 6)
 PROFILES: Final = {66: "Baseline", 77: "Main", 88: "Extended", 100: "High"}
 """Profiles with 8 bits and 4:2:0, by ``profile_idc``: what browsers decode."""
 
+LOOKED_AT: Final = 8
+"""Pictures after which a channel is known: B-pictures come in groups of up to three or so, and show among them."""
+
 MAX_UNITS: Final = 1024
 """Units of a picture; a stream with more is damaged."""
 

@@ -2,15 +2,15 @@
 
 from __future__ import annotations
 
+from fractions import Fraction
 from typing import TYPE_CHECKING, Any, Final, cast
 
 from tricklecast.subscriber.gateway.pictures import CannotPass
-from tricklecast.trickle.pyav import codec_name, new_decoder, packet_errors
+from tricklecast.trickle.pyav import codec_name, new_decoder
 
 if TYPE_CHECKING:
     from av import CodecContext, Packet
     from av.audio.resampler import AudioResampler
-    from av.stream import Stream
 
 RATE: Final = 48_000
 """Hz, always: RTP counts Opus so."""
@@ -35,7 +35,7 @@ class Sound:
         self._next = 0  # the time of the next packet that is encoded here, in samples
         self._fed = 0  # the time behind the last frame that was fed, in samples
 
-    def convert(self, packet: Packet[Stream], time_s: float) -> list[tuple[int, bytes]]:
+    def convert(self, packet: Packet[Any], time_s: float) -> list[tuple[int, bytes]]:
         """Convert a packet.
 
         Args:
@@ -48,6 +48,8 @@ class Sound:
         Raises:
             CannotPass: there is no decoder for it.
         """
+        from av.error import FFmpegError
+
         codec, at = codec_name(packet.stream), round(time_s * RATE)
         if codec == "opus" and cast(Any, packet.stream.codec_context).channels <= 2:
             return [(at, bytes(packet))]
@@ -58,7 +60,7 @@ class Sound:
                 raise CannotPass(f"there is no decoder for its sound ({codec})") from error
         try:
             frames = cast(Any, self._decoder).decode(packet)
-        except packet_errors():
+        except FFmpegError:  # this packet is damaged
             return []
         packets: list[tuple[int, bytes]] = []
         for frame in frames:
@@ -81,8 +83,6 @@ class Sound:
         return packets
 
     def _begin(self, at: int) -> None:
-        from fractions import Fraction
-
         from av import CodecContext
         from av.audio.resampler import AudioResampler
 

@@ -4,8 +4,8 @@ aiortc pulls: its sender asks a track for the next packet. Each track has a shor
 means that this process cannot send as fast as the channel comes, and the viewer is let go: late pictures help nobody,
 and without one of them those behind it are broken.
 
-WebRTC over UDP pushes nothing back. How much of it arrives, the viewer reports itself (RTCP), and :meth:`Viewer.quality`
-tells it.
+WebRTC over UDP pushes nothing back. How much of it arrives, the viewer itself reports (RTCP), and
+:meth:`Viewer.quality` tells it.
 """
 
 from __future__ import annotations

@@ -7,15 +7,17 @@
 ``OPTIONS``              what a browser asks before it posts from another site (CORS)
 =======================  =====================================================================================
 
-A refusal is one line of text. :class:`Gateway` has the channels and viewers; :func:`make_app` is the HTTP around it.
+A refusal is one line of text. :class:`Gateway` has the channels and viewers, :func:`make_app` is the HTTP around it,
+and :func:`serve` runs both.
 """
 
 from __future__ import annotations
 
 import asyncio
 import secrets
-from collections.abc import AsyncIterator, Callable
-from contextlib import asynccontextmanager
+import socket
+from collections.abc import AsyncIterator, Callable, Iterator
+from contextlib import asynccontextmanager, contextmanager
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Final
 
@@ -259,10 +261,34 @@ def make_app(gateway: Gateway) -> Starlette:
             return Response(status_code=200, headers=_CORS)
         return refused(405, "candidates are all in the answer; delete this to leave", Allow="DELETE, OPTIONS")
 
-    methods = ["GET", "POST", "PUT", "PATCH", "DELETE", "OPTIONS"]
+    methods = ["GET", "HEAD", "POST", "PUT", "PATCH", "DELETE", "OPTIONS"]
     return Starlette(
         routes=[
             Route("/whep/{channel}", channel, methods=methods),
             Route("/whep/{channel}/{key}", viewer, methods=methods),
         ]
     )
+
+
+async def serve(gateway: Gateway, listener: socket.socket) -> None:
+    """Answer viewers until cancelled, which ends their connections."""
+    import uvicorn
+
+    class Server(uvicorn.Server):
+        """uvicorn without signal handlers: the command line has them."""
+
+        @contextmanager
+        def capture_signals(self) -> Iterator[None]:
+            yield
+
+    config = uvicorn.Config(
+        make_app(gateway), log_config=None, access_log=False, lifespan="off", ws="none", timeout_graceful_shutdown=1
+    )
+    server = Server(config)
+    async with gateway.running():
+        serving = asyncio.create_task(server.serve([listener]))
+        try:
+            await asyncio.shield(serving)
+        finally:
+            server.should_exit = True
+            await serving

@@ -209,7 +209,7 @@ class Clock:
         raw = ticks(begin.numerator, Fraction(1, begin.denominator))
         decoded = raw if order is None else ticks(order.numerator, Fraction(1, order.denominator))
         if self._line is None:
-            own = raw + self._shift
+            own = decoded + self._shift
             self._line = Timeline(begin=own if own >= self._newest - MAX_BACK else self._newest)
         stamped = SimpleNamespace(pts=raw, dts=decoded, duration=ticks(data.duration or 0, data.time_base))
         time, _ = self._line.stamp(_TRACKS[kind], stamped, Fraction(1, CLOCK_HZ))

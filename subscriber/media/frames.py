@@ -175,7 +175,7 @@ def frames(
         raise InvalidInput("frames() needs video, audio or both")
     if when_full not in ("wait", "drop"):
         raise InvalidInput(f"when_full is 'wait' or 'drop', not {when_full!r}")
-    if video == "packets" and (when_full == "drop" or not format is size is batch is None):
+    if video == "packets" and (when_full == "drop" or any(one is not None for one in (format, size, batch))):
         raise InvalidInput("packets of pictures have no arrays, and none can be dropped: others refer to it")
     check_number("batch", batch, at_least=1, at_most=BATCH, whole=True, or_none=True)
     if batch is not None and kinds != {"video"}:

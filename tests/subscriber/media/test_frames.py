@@ -16,6 +16,7 @@ from typing import Any, cast
 
 import anyio
 import anyio.lowlevel
+import av
 import httpx
 import numpy as np
 import pytest
@@ -329,6 +330,27 @@ async def test_the_oldest_pictures_are_dropped(url: str, tmp_path: Path) -> None
     assert len(pictures) + reader.statistics().dropped == 75
     assert PICTURES_AHEAD <= len(pictures) <= PICTURES_AHEAD + 1
     assert len(found) - len(pictures) == len(decode(b"".join(segments), "mpegts").times["audio"])
+
+
+@pytest.mark.parametrize("container", ["mpegts", "fmp4"])
+async def test_pictures_come_as_packets(url: str, tmp_path: Path, container: ContainerName) -> None:
+    """Without decoding, in the order of decoding; each is at the time at which it is shown."""
+    segments = segments_of(make_clip(tmp_path / "clip.mp4"), container)
+    await publish(url, [*segments, b""])
+    decoded = [frame async for frame in frames(url, start="earliest")]
+    packets = [frame async for frame in frames(url, start="earliest", video="packets", audio="packets")]
+    pictures = [frame for frame in packets if frame.kind == "video"]
+    assert {type(frame.data) for frame in packets} == {av.Packet}
+    assert sorted(frame.time for frame in pictures) == pytest.approx([frame.time for frame in decoded])
+    assert [frame.pts for frame in pictures] != sorted(frame.pts for frame in pictures)
+    assert {pyav.codec_name(cast(Any, frame.data).stream) for frame in packets} == {"h264", "aac"}
+
+
+@pytest.mark.parametrize("wrong", [{"format": "gray"}, {"size": (8, 8)}, {"batch": 2}, {"when_full": "drop"}])
+async def test_packets_of_pictures_are_neither_arrays_nor_dropped(wrong: dict[str, Any]) -> None:
+    """Others refer to each of them."""
+    with pytest.raises(InvalidInput, match="packets of pictures"):
+        frames("http://127.0.0.1:1/trickle/cam", video="packets", **wrong)
 
 
 async def test_a_dropped_picture_leaves_its_gap_to_the_next_one() -> None:
