@@ -41,6 +41,12 @@ def cpu_s(pid: int) -> float:
     return (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")
 
 
+def datagrams() -> int:
+    """How many UDP packets this machine has sent: with those that a busy viewer's socket had no room for."""
+    names, values = [line.split() for line in Path("/proc/net/snmp").read_text().splitlines() if line[:4] == "Udp:"]
+    return int(values[names.index("OutDatagrams")])
+
+
 def encode(path: Path, audio: str) -> None:
     """Make the film: noise in large grains, of which x264 makes just the bit rate, and a tone."""
     import av
@@ -132,15 +138,16 @@ def measure(film: Path, viewers: int, seconds: float, audio: str) -> str:
                     raise SystemExit("the viewers did not connect")
                 here.recv()
                 time.sleep(SETTLES_S)
-                begun, cpu, (before, _) = time.perf_counter(), cpu_s(gateway.pid), _ask(here)
+                (before, _), begun, cpu, sent = _ask(here), time.perf_counter(), cpu_s(gateway.pid), datagrams()
                 time.sleep(seconds)
-                took, used, (after, connected) = time.perf_counter() - begun, cpu_s(gateway.pid) - cpu, _ask(here)
+                took, used, sent = time.perf_counter() - begun, cpu_s(gateway.pid) - cpu, datagrams() - sent
+                after, connected = _ask(here)
             finally:
                 load.kill()
-    packets = after - before
+    come = (after - before) / took
     return (
-        f"{viewers:>7} {connected:>9} {audio:>5} {packets / took:>9.0f} {used / took:>7.0%} "
-        f"{used / took / viewers:>10.2%} {used / max(1, packets) * 1e6:>9.0f}"
+        f"{viewers:>7} {connected:>9} {audio:>5} {sent / took:>7.0f} {come:>7.0f} {used / took:>7.0%} "
+        f"{used / took / viewers:>10.2%} {used / max(1, sent) * 1e6:>9.0f}"
     )
 
 
