@@ -22,6 +22,7 @@ from tricklecast.app.hls.playlist import VERSION
 from tricklecast.app.hls.rendered import MORE, QUERY, Rendered
 from tricklecast.app.hls.renditions import renditions
 from tricklecast.app.hls.timeline import MediaSegment
+from tricklecast.trickle.media.containers import Container
 from tricklecast.trickle.wire import MEDIA_PLAYLIST_ROUTE
 
 _RATES: Final = (
@@ -43,6 +44,10 @@ _NEAR: Final = 0.002
 
 _GROUP, _CAPTIONS = "sound", "captions"
 
+_OPTIONAL: Final = frozenset({"ac-3", "ec-3"})
+"""Sound that hls.js leaves out of MPEG-TS where the browser lacks it, and plays the picture. If a playlist names it,
+hls.js ends with an error instead. In MP4 it cannot leave it out."""
+
 MAX_RATE: Final = 1000.0
 
 
@@ -59,7 +64,7 @@ def _lines(packager: Packager) -> Iterator[str]:
     picture = next((one for one in streams if one.kind == VIDEO), None)
     peak, average = bit_rates(packager.timeline.segments, packager.timeline.target_s)
     told = [f"BANDWIDTH={peak}", f"AVERAGE-BANDWIDTH={average}"]
-    if codecs := codecs_of(streams):
+    if codecs := codecs_of(streams, packager.container):
         told.append(f'CODECS="{codecs}"')
     if picture and picture.width:
         told.append(f"RESOLUTION={picture.width}x{picture.height}")
@@ -109,10 +114,12 @@ def _rendition(one: Stream, name: str, *, is_default: bool) -> str:
     return ",".join([*told, f'URI="{_track_uri(one)}"'])
 
 
-def codecs_of(streams: Iterable[Stream]) -> str:
-    """The codecs of these streams, each once; nothing if one is not known."""
+def codecs_of(streams: Iterable[Stream], container: Container | None) -> str:
+    """The codecs of these streams, each once; nothing if one is not known, or better not told."""
     codecs = [one.codec for one in streams]
-    return ",".join(dict.fromkeys(codecs)) if all(codecs) else ""
+    if not all(codecs) or (container is Container.MPEGTS and not _OPTIONAL.isdisjoint(codecs)):
+        return ""
+    return ",".join(dict.fromkeys(codecs))
 
 
 def usual_rate(rate: float) -> float:

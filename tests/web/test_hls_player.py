@@ -138,6 +138,19 @@ def test_hls_js_plays_mp3_in_mpeg_ts(server: RunningServer, player: Page, tmp_pa
 
 
 @pytest.mark.long
+def test_hls_js_shows_the_picture_where_the_browser_has_no_ac_3(
+    server: RunningServer, player: Page, tmp_path: Path
+) -> None:
+    """In MPEG-TS: the multivariant playlist names no codecs then."""
+    clip = make_clip(tmp_path / "ac3.ts", seconds=20.0, audio="ac3")
+    with published(f"{server.base}/ac3", "mpegts", str(clip)):
+        player.evaluate("url => hls.loadSource(url)", f"{server.base}/ac3/index.m3u8")
+        plays(player)
+    assert player.evaluate("fatal") == []
+    player.evaluate("hls.destroy()")
+
+
+@pytest.mark.long
 @pytest.mark.parametrize(("video", "audio"), [("libsvtav1", "aac"), ("libvpx-vp9", "libopus")])
 def test_av1_and_vp9_play(
     server: RunningServer, player: Page, tab: Watched, tmp_path: Path, video: str, audio: str

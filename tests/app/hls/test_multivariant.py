@@ -17,6 +17,7 @@ from tricklecast.app.hls.codecs import SOUND, VIDEO, Stream
 from tricklecast.app.hls.multivariant import bit_rates, codecs_of, usual_rate
 from tricklecast.app.hls.timeline import MediaSegment
 from tricklecast.app.tools.conformance.target import RemoteChannel
+from tricklecast.trickle.media.containers import Container
 
 
 def ended(size: int, duration: float, *, gap: bool = False) -> MediaSegment:
@@ -103,9 +104,17 @@ def test_a_segment_that_begins_with_no_key_picture_has_the_codec_of_those_before
 def test_codecs_are_all_or_none() -> None:
     """A list that lacks one would be wrong; two tracks of one codec name it once."""
     sound, picture, unknown = Stream(2, SOUND, "mp4a.40.2"), Stream(1, VIDEO, "avc1.64000d"), Stream(3, SOUND)
-    assert codecs_of([picture, sound, sound]) == "avc1.64000d,mp4a.40.2"
-    assert codecs_of([picture, unknown]) == ""
-    assert codecs_of([]) == ""
+    for container in Container.MPEGTS, Container.FMP4:
+        assert codecs_of([picture, sound, sound], container) == "avc1.64000d,mp4a.40.2"
+        assert codecs_of([picture, unknown], container) == ""
+        assert codecs_of([], container) == ""
+
+
+def test_sound_that_players_can_leave_out_is_not_told() -> None:
+    """hls.js shows the picture of MPEG-TS without AC-3, unless the playlist names it."""
+    streams = [Stream(1, VIDEO, "avc1.64000d"), Stream(2, SOUND, "ac-3")]
+    assert codecs_of(streams, Container.MPEGTS) == ""
+    assert codecs_of(streams, Container.FMP4) == "avc1.64000d,ac-3"
 
 
 def test_rates_of_frames() -> None:
