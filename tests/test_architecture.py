@@ -42,7 +42,7 @@ LAYERS: dict[str, tuple[str, ...]] = {
     "storage": ("core", "storage", "clock", "daemon_thread"),
     "data_plane": ("core", "storage", "data_plane", "hls", "replication", "clock", "content_coding", "settings"),
     "replication": ("core", "replication", "clock", "encoding"),
-    "hls": ("core", "hls"),
+    "hls": ("core", "hls", "clock"),
     "http1": ("core", "data_plane", "http1"),
     # The control plane changes channels through the object that also relays and logs, refuses in the data plane's
     # words, asks a connection whether an answer was taken, and stores what has come of a body before it is cut short.

@@ -29,7 +29,7 @@ from typing import Final, Protocol, TypeAlias
 from tricklecast.app.clock import to_us
 from tricklecast.app.core.registry import Registry, Restored
 from tricklecast.app.core.segment import COMPLETE, Segment
-from tricklecast.app.core.state import Channel, Retained, SegmentSummary
+from tricklecast.app.core.state import Channel, SegmentSummary
 from tricklecast.app.hls.packager import IDLE_S, Waiter
 from tricklecast.app.hls.playlist import VERSION, date_of
 from tricklecast.app.hls.rendered import NOTHING, QUERY, Rendered
@@ -63,8 +63,10 @@ WHOLE_SEGMENTS: Final = "0.0"
 """The rule in the names of files: a segment is never cut."""
 
 
-class Stored(Retained, Protocol):
-    """What storage has of a channel that has ended.
+class Stored(Protocol):
+    """What storage has of a channel that has ended: a :class:`~tricklecast.app.core.state.Retained`, and more.
+
+    (It does not inherit from that one, which is compiled.)
 
     Attributes:
         thread: reads the files. seqs: of its segments, ascending.
@@ -74,6 +76,13 @@ class Stored(Retained, Protocol):
 
     @property
     def thread(self) -> Executor: ...
+
+    def listed(self, seq: int, since_us: int) -> Iterator[SegmentSummary]:
+        """As in ``Retained``, like the next three."""
+
+    def find(self, seq: int) -> Segment | None: ...
+    def following(self, seq: int) -> int | None: ...
+    def has(self, seq: int, opened_at: float) -> bool: ...
 
     def opener(self, seq: int) -> Callable[[], Iterator[bytes]] | None:
         """A function that opens a segment for a thread, and reads it in pieces; ``None`` if it is gone."""
