@@ -24,6 +24,10 @@ _PROBE: Final = {"probesize": "32", "analyzeduration": "0"}
 """The head of Matroska says all: no packet is waited for."""
 
 
+_LIVE: Final = {"flvflags": "no_duration_filesize"}
+"""A stream has no head to which one could go back at its end."""
+
+
 class Pipe:
     """A stream of bytes that gives what is there, where ``read`` would wait for as much as was asked for."""
 
@@ -42,7 +46,7 @@ def send(url: str, source: Pipe, format_: str = "flv") -> None:
 
     with (
         av.open(cast(Any, source), "r", format="matroska", options=_PROBE) as incoming,
-        av.open(url, "w", format=format_, timeout=(OPEN_S, SEND_S)) as outgoing,
+        av.open(url, "w", format=format_, container_options=_LIVE, timeout=(OPEN_S, SEND_S)) as outgoing,
     ):
         copies: dict[int, Stream] = {}
         for stream in (*incoming.streams.video[:1], *incoming.streams.audio[:1]):
