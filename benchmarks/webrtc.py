@@ -44,7 +44,8 @@ def cpu_s(pid: int) -> float:
 def datagrams() -> int:
     """How many UDP packets this machine has sent: with those that a busy viewer's socket had no room for."""
     names, values = [line.split() for line in Path("/proc/net/snmp").read_text().splitlines() if line[:4] == "Udp:"]
-    return int(values[names.index("OutDatagrams")])
+    others = dict(line.split() for line in Path("/proc/net/snmp6").read_text().splitlines())
+    return int(values[names.index("OutDatagrams")]) + int(others["Udp6OutDatagrams"])
 
 
 def encode(path: Path, audio: str) -> None:

@@ -9,6 +9,7 @@ can show them.
 from __future__ import annotations
 
 import asyncio
+import logging
 from collections.abc import Callable
 from contextlib import suppress
 from fractions import Fraction
@@ -25,6 +26,8 @@ from tricklecast.trickle.pyav import codec_name
 
 if TYPE_CHECKING:
     from av import Packet
+
+logger = logging.getLogger("tricklecast.subscriber")
 
 CLOCK_HZ: Final = 90_000
 """What RTP counts pictures by."""
@@ -58,6 +61,7 @@ class Channel:
     ) -> None:
         self.viewers: set[Viewer] = set()
         self._reader: FrameReader[Frame] = frames(url, video="packets", audio="packets", **options)
+        self._name = url[0].partition("?")[0]
         self._over = over
         self._say = say
         self._pictures, self._sound = Pictures(), Sound()
@@ -102,6 +106,10 @@ class Channel:
                 self._error = NoMedia(reason)
         except TrickleError as error:
             self._error, reason = error, str(error)
+        except Exception as error:
+            logger.exception("%s cannot be passed on", self._name)
+            self._error = NoMedia(f"an error of the gateway: {type(error).__name__}")
+            reason = str(self._error)
         self._known.set()
         self._over(self, reason)
 

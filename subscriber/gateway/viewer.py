@@ -11,12 +11,13 @@ WebRTC over UDP pushes nothing back. How much of it arrives, the viewer itself r
 from __future__ import annotations
 
 import asyncio
+import logging
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Final
 
 from aiortc import RTCConfiguration, RTCIceServer, RTCPeerConnection, RTCRtpSender, RTCSessionDescription
-from aiortc.exceptions import InternalError, InvalidStateError, OperationError
+from aiortc.exceptions import OperationError
 from aiortc.mediastreams import MediaStreamError, MediaStreamTrack
 
 from tricklecast.trickle.errors import TrickleError
@@ -24,8 +25,13 @@ from tricklecast.trickle.errors import TrickleError
 if TYPE_CHECKING:
     from av import Packet
 
+logger = logging.getLogger("tricklecast.subscriber")
+
 QUEUED: Final = 256
 """Packets that may wait for a viewer's sender: several seconds."""
+
+ANSWER_S: Final = 10.0
+"""An offer is answered within this time, in seconds."""
 
 CLOSE_S: Final = 1.0
 """A connection has this long to say good-bye, in seconds."""
@@ -126,24 +132,28 @@ class Viewer:
             NothingInCommon: the viewer takes neither.
         """
         try:
-            for kind, codec in (("video", _H264), ("audio", _OPUS)):
-                if kind in kinds and f"m={kind} " in offer:
-                    track = self._tracks[kind] = _Track(kind)
-                    transceiver = self._peer.addTransceiver(track, "sendonly")
-                    usual = RTCRtpSender.getCapabilities(kind).codecs
-                    wanted = [one for one in usual if one.mimeType.lower() in (codec, "video/rtx")]
-                    transceiver.setCodecPreferences(wanted)
-            await self._peer.setRemoteDescription(RTCSessionDescription(offer, "offer"))
-            if not self._tracks:
-                raise NothingInCommon(f"the channel has {' and '.join(sorted(kinds))}, which the offer does not want")
-            await self._peer.setLocalDescription(await self._peer.createAnswer())
+            async with asyncio.timeout(ANSWER_S):
+                for kind, codec in (("video", _H264), ("audio", _OPUS)):
+                    if kind in kinds and f"m={kind} " in offer:
+                        self._add(kind, codec)
+                await self._peer.setRemoteDescription(RTCSessionDescription(offer, "offer"))
+                if not self._tracks:
+                    wanted = " and ".join(sorted(kinds))
+                    raise NothingInCommon(f"the channel has {wanted}, which the offer does not want")
+                await self._peer.setLocalDescription(await self._peer.createAnswer())
+        except TrickleError:
+            raise
         except OperationError as error:  # no codec in common
             raise NothingInCommon("the offer has no H.264 (packetization-mode=1), or no Opus") from error
-        except (ValueError, KeyError, IndexError, AttributeError, AssertionError, InternalError) as error:
+        except Exception as error:  # aiortc raises errors of many kinds for damaged SDP
             raise BadOffer(f"the offer is no SDP that can be used: {str(error) or type(error).__name__}") from error
-        except InvalidStateError as error:
-            raise BadOffer("the offer was withdrawn") from error
         return str(self._peer.localDescription.sdp)
+
+    def _add(self, kind: str, codec: str) -> None:
+        track = self._tracks[kind] = _Track(kind)
+        transceiver = self._peer.addTransceiver(track, "sendonly")
+        usual = RTCRtpSender.getCapabilities(kind).codecs
+        transceiver.setCodecPreferences([one for one in usual if one.mimeType.lower() in (codec, "video/rtx")])
 
     def send(self, kind: str, packet: Packet[Any], *, begins: bool) -> None:
         """Send a packet, if the viewer is there, and has begun or begins with it.
@@ -185,6 +195,8 @@ class Viewer:
                 await self._peer.close()
         except (TimeoutError, ConnectionError):
             pass  # it is of a peer that is gone
+        except AttributeError:  # aiortc's, of a connection whose offer was damaged: nothing of it is open
+            logger.debug("%s was not closed", self.name, exc_info=True)
 
     def _changed(self) -> None:
         if self._peer.connectionState == "failed":
