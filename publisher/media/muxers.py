@@ -91,6 +91,9 @@ TS_CODECS: Final = frozenset(
 """Codecs with a stream type or descriptor of their own in MPEG-TS. libavformat would write any other one as private
 data, which no decoder recognises."""
 
+UNPLAYABLE_IN_TS: Final = frozenset({"opus"})
+"""Codecs that MPEG-TS carries and hardly any player takes there: neither hls.js nor Apple's."""
+
 # MP4 and Matroska keep the parameter sets outside the stream; MPEG-TS has only the stream. libavformat's muxer puts
 # them before IDR frames by itself, but a keyframe may also be a recovery point (open GOP), and begin a segment.
 _TS_FILTERS: Final = {

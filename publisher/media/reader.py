@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Final
 
 from tricklecast.publisher.media.encode import Encoding, Transcoder, turn_of
 from tricklecast.publisher.media.inputs import Input, Kind, Opened
-from tricklecast.publisher.media.muxers import CONTAINERS, ContainerName, container_of
+from tricklecast.publisher.media.muxers import CONTAINERS, UNPLAYABLE_IN_TS, ContainerName, container_of
 from tricklecast.publisher.media.pace import Pace
 from tricklecast.publisher.media.segmenter import MIN_SEGMENT_S, SEGMENT_S, Segmenter
 from tricklecast.publisher.media.source import MediaSource
@@ -133,13 +133,15 @@ class MediaInput:
         return self._steps(remuxer, opened)
 
     def _fitting(self, source: MediaSource) -> ContainerName:
-        """MPEG-TS, unless fragmented MP4 carries more video, or as much of it and more sound."""
+        """MPEG-TS, unless players can have more video in fragmented MP4, or as much of it and more sound."""
         streams = [stream for stream in source.streams.values() if not is_attached(stream)]
+        playable = {name: container_of(name).carried for name in CONTAINERS}
+        playable[CONTAINERS[0]] -= UNPLAYABLE_IN_TS
         fits = {
             name: {
                 stream.index
                 for stream in streams
-                if stream.type in ("video", "audio") and codec_name(stream) in container_of(name).carried
+                if stream.type in ("video", "audio") and codec_name(stream) in playable[name]
             }
             for name in CONTAINERS
         }
@@ -147,7 +149,7 @@ class MediaInput:
         best = max(CONTAINERS, key=lambda name: (len(fits[name] & videos), len(fits[name])))
         if best != CONTAINERS[0]:
             gained = [codec_name(stream) for stream in streams if stream.index in fits[best] - fits[CONTAINERS[0]]]
-            self._warn(f"published as fragmented MP4, since MPEG-TS does not carry {', '.join(gained)}")
+            self._warn(f"published as fragmented MP4, since players take {', '.join(gained)} there, and not in MPEG-TS")
         return best
 
     def _open(self, within_s: float | None = None) -> Opened:

@@ -235,7 +235,7 @@ def test_codecs_that_only_mp4_carries_choose_it(tmp_path: Path, name: str, codec
     """With a line that says so; recorded, every frame is there."""
     source = made(tmp_path / name, f"{picture(2)} {tone(2)} {codecs}")
     done = Run(str(source), FILE).run()
-    assert done.report.said == [f"published as fragmented MP4, since MPEG-TS does not carry {gained}"]
+    assert done.report.said == [f"published as fragmented MP4, since players take {gained} there, and not in MPEG-TS"]
     for recording in (tmp_path / "out.mp4", tmp_path / "out.mkv"):
         assert record(done.segments, recording) == []
         assert decodable(recording)["video"] == 50
