@@ -227,7 +227,8 @@ def test_the_last_picture_is_shown(tmp_path: Path, frames: int) -> None:
     ("name", "codecs", "gained"),
     [
         ("film.mp4", f"-c:v libsvtav1 -preset 12 -g 25 -pix_fmt yuv420p {AAC}", "av1"),
-        ("film.webm", "-c:v libvpx-vp9 -deadline realtime -cpu-used 8 -g 25 -c:a libopus", "vp9"),
+        ("film.webm", "-c:v libvpx-vp9 -deadline realtime -cpu-used 8 -g 25 -c:a libopus", "vp9, opus"),
+        ("film.mkv", f"{H264} -c:a libopus", "opus"),
         ("film.mkv", f"{H264} -c:a flac", "flac"),
     ],
 )
