@@ -50,7 +50,9 @@ def compare(holder: Channel, owner: Channel, *, knows_all: bool) -> None:
     assert own == other, "statistics are the owner's"
     assert holder.facts == owner.facts, "no fact is missing"
     assert (holder.floor, holder.jumped_to) == (owner.floor, owner.jumped_to), "the same seqs are settled"
-    assert holder.playlist == owner.playlist, "its playlist counts alike"
+    # A copy keeps a mark that its owner takes back: its own players may be in that playlist.
+    keeps = isinstance(holder, Copy) and not owner.playlist
+    assert keeps or holder.playlist == owner.playlist, "its playlist counts alike"
     assert holder.window.held == holder.window.cost + holder.window.open, "the memory is counted"
 
 

@@ -260,7 +260,6 @@ def test_alerts_wait_for_the_end_of_maintenance(tmp_path: Path) -> None:
         clock.now_s = 1_000.0 + 58
         assert watch.step()[1] == []
         assert store.undelivered() == 0
-        watch.judge.window.close()
         again = watch_of(tmp_path, store, clock, 60.0)
         append(tmp_path / "access.jsonl", loop(40, begin_s=58, client="player-2"))
         clock.now_s += 4
@@ -270,7 +269,6 @@ def test_alerts_wait_for_the_end_of_maintenance(tmp_path: Path) -> None:
         (over,) = again.step()[1]
         assert (over["status"], over["incident"]["id"]) == ("resolved", told["incident"]["id"])
         assert [body["status"] for _, _, body in store.waiting("told", 9)] == ["firing", "resolved"]
-        again.judge.window.close()
 
 
 def test_alertmanager_is_not_reminded_of_what_is_held_back(tmp_path: Path, hook: Hook) -> None:
@@ -288,7 +286,6 @@ def test_alertmanager_is_not_reminded_of_what_is_held_back(tmp_path: Path, hook:
         store.set_fact("held", {})
         sender._refresh()
         assert len(hook.got) == 1
-        watch.judge.window.close()
 
 
 def test_without_maintenance_nothing_is_held_back(tmp_path: Path) -> None:
@@ -298,7 +295,6 @@ def test_without_maintenance_nothing_is_held_back(tmp_path: Path) -> None:
         append(tmp_path / "access.jsonl", loop(40))
         assert [each["status"] for each in watch.step(last=True)[1]] == ["firing"]
         assert store.undelivered() == 1
-        watch.judge.window.close()
 
 
 @pytest.mark.parametrize(

@@ -23,7 +23,9 @@ from tricklecast.subscriber.command.run import run as run_command
 from tricklecast.subscriber.core import OnLag
 from tricklecast.subscriber.events import SubscriberStatistics
 from tricklecast.subscriber.fetch import Unanswered
+from tricklecast.subscriber.gateway.pictures import CannotPass
 from tricklecast.subscriber.media.joiner import NothingToWrite, Undescribed
+from tricklecast.subscriber.relay.target import ConnectionBroke
 from tricklecast.subscriber.sinks import Output, SinkClosed
 from tricklecast.trickle import errors
 from tricklecast.trickle.errors import ChannelNotFound, InvalidInput, Refused, SegmentMissing, TrickleError
@@ -426,10 +428,12 @@ def test_errors_have_names_that_can_be_imported() -> None:
     assert {hasattr(errors, name) or name in subscriber.__all__ for name in named.values()} == {True}
     assert {kind: name for kind, name in named.items() if name != kind.__name__} == {
         Unanswered: "ConnectionLost",
-        # Neither of these comes out of a run.
+        # None of these comes out of a run.
         SinkClosed: "TrickleError",
         NothingToWrite: "TrickleError",
         Undescribed: "TrickleError",
+        CannotPass: "TrickleError",
+        ConnectionBroke: "TrickleError",
     }
 
 
