@@ -252,8 +252,9 @@ def test_without_blocks(url: str) -> None:
 def test_a_reader_that_waits_is_closed_by_another_thread(url: str) -> None:
     """The waiting call raises `ClosedHere`, and no thread is left."""
     before = threading.active_count()
-    with Publisher(url):
-        reader = Subscriber(url).open()
+    with Publisher(url) as out:
+        out.publish(b"a")  # from now on the channel is there
+        reader = Subscriber(url, start="next").open()
         failures: list[Exception] = []
 
         def wait() -> None:
