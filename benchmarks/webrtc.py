@@ -74,7 +74,7 @@ def encode(path: Path, audio: str) -> None:
 
 
 def watch(url: str, viewers: int, pipe: Connection) -> None:
-    """Be so many viewers: tell how many are connected, then, whenever asked, how many packets have come to all."""
+    """Run viewers: tell how many are connected, then, whenever asked, how many packets have come to all of them."""
     from aioice.ice import Connection as IceConnection
     from aiortc import RTCConfiguration, RTCPeerConnection, RTCSessionDescription
 

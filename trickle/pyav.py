@@ -215,3 +215,20 @@ def _opened(codec: str, hwaccel: str, *, falls_back: bool = False) -> tuple[Code
     except (FFmpegError, ValueError) as error:
         return None, f"it cannot be opened ({reason(error)})"
     return (decoder, "") if decoder.is_hwaccel else (None, f"it does not decode {codec}")
+
+
+class Sink:
+    """Memory that a muxer of PyAV writes to."""
+
+    def __init__(self) -> None:
+        self._parts: list[bytes] = []
+
+    def write(self, data: bytes | bytearray) -> int:
+        """Keep it."""
+        self._parts.append(bytes(data))
+        return len(data)
+
+    def take(self) -> bytes:
+        """The bytes written since the last call."""
+        parts, self._parts = self._parts, []
+        return b"".join(parts)

@@ -185,6 +185,9 @@ class Credentials:
     auth: Bearer | None = None
 
 
+LOSS_EXIT_CODE: Final = 3
+"""The exit code of a command that has not received or sent all that it should."""
+
 NO_CREDENTIALS: Final = Credentials()
 """Without any of the options."""
 

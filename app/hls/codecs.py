@@ -1,4 +1,4 @@
-"""What the streams of a channel are, as a multivariant playlist tells it: codecs, sizes, languages.
+"""The streams of a channel as a multivariant playlist names them: codecs, sizes, languages.
 
 **The problem.** A player decides by ``CODECS`` and ``RESOLUTION`` whether it can play at all, before it has asked for
 any media. Only the media say what they are: in MP4 the init segment, in MPEG-TS the tables and the first bytes of each
@@ -315,13 +315,13 @@ class _Bits:
         self._value, self._left = int.from_bytes(data), 8 * len(data)
 
     def take(self, bits: int) -> int:
-        """An unsigned number of so many bits."""
+        """Read an unsigned number of this many bits."""
         self._left -= bits
         value = self._value >> self._left if self._left >= 0 else self._value << -self._left
         return value & ((1 << bits) - 1)
 
     def skip(self, bits: int) -> None:
-        """Pass over so many bits."""
+        """Pass over this many bits."""
         self._left -= bits
 
     def golomb(self) -> int:

@@ -30,7 +30,7 @@ _DATA_OFFSET: Final = 0x000001
 _SIZES: Final = 0x000200
 _DEFAULT_SIZE: Final = 0x000010
 _LEFT_OUT: Final = frozenset({b"sidx", b"saio", b"saiz"})
-"""Boxes that name places of bytes, or sizes of what is left out."""
+"""Boxes that name places of bytes, or sizes of other tracks' samples."""
 
 
 class _Run(NamedTuple):

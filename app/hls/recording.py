@@ -64,7 +64,7 @@ WHOLE_SEGMENTS: Final = "0.0"
 
 
 class Stored(Protocol):
-    """What storage has of a channel that has ended: a :class:`~tricklecast.app.core.state.Retained`, and more.
+    """The stored segments of a channel that has ended: a :class:`~tricklecast.app.core.state.Retained`, and more.
 
     (It does not inherit from that one, which is compiled.)
 
@@ -116,7 +116,7 @@ class Recording:
     """The playlist of one channel that has ended, and the files that it names.
 
     Args:
-        channel: the channel as it was, for those who read its segments. stored: what is left of it.
+        channel: the channel as it was, for those who read its segments. stored: its segments.
         now: seconds.
 
     Attributes:

@@ -1,4 +1,4 @@
-"""What is made for one who asks, and kept for all others: a state of a playlist, and files of renditions."""
+"""Playlists and files of renditions: the server makes each for the first client that asks, and keeps it."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ MORE: Final = "\1"
 
 KEPT_FILES: Final = 32
 KEPT_BYTES: Final = 8 << 20
-"""Files of a channel's renditions that are kept, the newest: so many, and so many bytes."""
+"""The newest files of a channel's renditions are kept: this number, and bytes, at most."""
 
 _TAG_BYTES: Final = 12
 _LEVEL: Final = 6
@@ -35,11 +35,11 @@ class Rendered:
 
     @cached_property
     def digest(self) -> str:
-        """What the entity tags are made of: the same at every server that has this state, and after a restart."""
+        """The text of the entity tags: the same at every server that has this state, and after a restart."""
         return blake2b(self._text.encode(), digest_size=_TAG_BYTES).hexdigest()
 
     def digest_of(self, query: str) -> str:
-        """What the entity tag is made of if the URLs end with this query, which changes what the playlist names."""
+        """The text of the entity tag if the URLs end with this query, which makes the playlist name other files."""
         return f"{self.digest}-{blake2b(query.encode(), digest_size=_TAG_BYTES).hexdigest()}" if query else self.digest
 
     def text(self, query: str) -> bytes:

@@ -390,7 +390,7 @@ def _ticks(payload: bytes) -> int | None:
 
 
 def _elementary(payload: bytes) -> bytes:
-    """What a PES packet holds, behind its head (section 2.4.3.6)."""
+    """The bytes of a PES packet behind its head (section 2.4.3.6)."""
     return payload[9 + payload[8] :] if payload[:3] == b"\0\0\1" and len(payload) > 9 else b""
 
 

@@ -25,7 +25,7 @@ from tricklecast.trickle.media import containers
 from tricklecast.trickle.media.clock import prft_box, temi_packet
 from tricklecast.trickle.media.containers import PACKET_BYTES, PAT_PID, SYNC, TsPacket, box, crc32, full_box, ts_packets
 from tricklecast.trickle.media.timeline import CLOCK_HZ, ticks
-from tricklecast.trickle.pyav import codec_name, copied, new_decoder, packet_errors
+from tricklecast.trickle.pyav import Sink, codec_name, copied, new_decoder, packet_errors
 
 if TYPE_CHECKING:
     from av import Packet
@@ -52,23 +52,6 @@ class Times:
     pts: int
     dts: int
     captured_us: int | None = None
-
-
-class Sink:
-    """Memory that a muxer of PyAV writes to."""
-
-    def __init__(self) -> None:
-        self._parts: list[bytes] = []
-
-    def write(self, data: bytes) -> int:
-        """Keep it."""
-        self._parts.append(bytes(data))
-        return len(data)
-
-    def take(self) -> bytes:
-        """The bytes written since the last call."""
-        parts, self._parts = self._parts, []
-        return b"".join(parts)
 
 
 def _filter(stream: Stream, description: str | None) -> BitStreamFilterContext | None:

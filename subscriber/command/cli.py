@@ -16,6 +16,7 @@ import typer
 from tricklecast.trickle.amounts import parse_duration, parse_size
 from tricklecast.trickle.errors import ChannelNotFound, TrickleError
 from tricklecast.trickle.terminal import (
+    LOSS_EXIT_CODE,
     NO_CREDENTIALS,
     ChannelUrls,
     Credentials,
@@ -27,8 +28,6 @@ from tricklecast.trickle.terminal import (
 
 if TYPE_CHECKING:
     from tricklecast.subscriber.archive import Keep
-
-LOSS_EXIT_CODE: Final = 3
 
 _LOSSES: Final = "Losses and errors"
 _OUTPUT: Final = "Output"

@@ -10,6 +10,7 @@ import typer
 from tricklecast.trickle.amounts import parse_duration
 from tricklecast.trickle.errors import ChannelNotFound
 from tricklecast.trickle.terminal import (
+    LOSS_EXIT_CODE,
     NO_CREDENTIALS,
     ChannelUrls,
     Credentials,
@@ -18,8 +19,6 @@ from tricklecast.trickle.terminal import (
     option,
     with_credentials,
 )
-
-LOSS_EXIT_CODE = 3
 
 
 @with_credentials

@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Final, cast
 
 from tricklecast.subscriber.media.joiner import File, Joiner, Slot, Track
 from tricklecast.trickle.media.timeline import CLOCK_HZ
+from tricklecast.trickle.pyav import Sink
 
 if TYPE_CHECKING:
     from av import Packet
@@ -86,25 +87,9 @@ def aac_parameters(frame: bytes) -> bytes:
     return (kind << 11 | rate << 7 | channels << 3).to_bytes(2)
 
 
-class _Sink:
-    """What libavformat writes to."""
-
-    def __init__(self) -> None:
-        self._parts: list[bytes] = []
-
-    def write(self, data: bytes) -> int:
-        self._parts.append(bytes(data))
-        return len(data)
-
-    def take(self) -> bytes:
-        data = b"".join(self._parts)
-        self._parts.clear()
-        return data
-
-
 class _Stream(File):
     def __init__(self, tracks: Mapping[Slot, Track], parameters: Mapping[Slot, bytes], pieces: list[Piece]) -> None:
-        self._sink = _Sink()
+        self._sink = Sink()
         self._pieces = pieces
         self._has_begun = False
         self._due_s = 0.0

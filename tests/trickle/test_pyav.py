@@ -18,6 +18,7 @@ from av.stream import Disposition
 from tests.publisher.media.clips import make_clip
 from tricklecast.trickle.errors import InvalidInput, NoHardware
 from tricklecast.trickle.pyav import (
+    Sink,
     check_hwaccel,
     codec_family,
     codec_name,
@@ -224,3 +225,12 @@ def test_threads_decode_pictures_at_once() -> None:
         decoder = new_decoder(stream, threads=3)
         assert (decoder.thread_count, decoder.thread_type) == (3, ThreadType.FRAME)
         assert new_decoder(stream).thread_type == ThreadType.SLICE
+
+
+def test_a_sink_gives_each_byte_once() -> None:
+    """A muxer may use its buffer again, so the sink has a copy."""
+    sink, buffer = Sink(), bytearray(b"ab")
+    assert sink.write(buffer) == 2
+    buffer[:] = b"xy"
+    sink.write(b"c")
+    assert (sink.take(), sink.take()) == (b"abc", b"")
