@@ -10,15 +10,15 @@ import shutil
 import socket
 import subprocess
 from collections.abc import Sequence
-from contextlib import suppress
 from typing import Final
 from urllib.parse import urlsplit
 
 import anyio
 import anyio.to_thread
-from anyio.abc import ByteReceiveStream, Process
+from anyio.abc import ByteReceiveStream
 
 from tricklecast.publisher.ingest.sessions import Say, Sessions, SourceRefused
+from tricklecast.trickle.client.program import Program
 from tricklecast.trickle.errors import InvalidInput
 from tricklecast.trickle.paths import ChannelURL
 
@@ -35,8 +35,8 @@ PROGRAM_S: Final = 30.0
 
 READ_BYTES: Final = 64 * 1024
 
-_LAST_WORDS: Final = 2000
-"""Bytes of a program's standard error that are kept: its last line is shown."""
+WORDS_S: Final = 5.0
+"""How long a program that has closed its output may take to end, and so to finish what it says, in seconds."""
 
 MISSING: Final = (
     "SRT needs ffmpeg (built with libsrt) or GStreamer (with srtsrc), and neither is installed;"
@@ -97,46 +97,34 @@ class SrtReceiver:
     async def run(self, sessions: Sessions) -> None:
         """Receive, and publish through ``sessions``."""
         while True:
-            # Not cancelled half-way, which would leave a program that nobody ends. A process group of its own: a Ctrl-C
-            # on the terminal reaches us only, and we end the program.
-            with anyio.CancelScope(shield=True):
-                process = await anyio.open_process(self._command, stdin=subprocess.DEVNULL, start_new_session=True)
-            async with process:
-                try:
-                    why = await self._receive(process, sessions)
-                finally:
-                    with suppress(ProcessLookupError):
-                        process.kill()
+            program = await Program.start(self._command)
+            try:
+                why = await self._receive(program, sessions)
+            finally:
+                await program.stop()
             if why:
                 self._say(f"{self._channel[0].channel}: {why}")
             await anyio.sleep(RESTART_S)
 
-    async def _receive(self, process: Process, sessions: Sessions) -> str:
+    async def _receive(self, program: Program, sessions: Sessions) -> str:
         """Publish what the program receives; why there was nothing, or why it was refused."""
-        assert process.stdout is not None
-        assert process.stderr is not None
-        last_words, has_received = bytearray(), False
-        async with anyio.create_task_group() as tasks:
-            tasks.start_soon(_keep_end, process.stderr, last_words)
-            try:
-                data = await _next(process.stdout)
-                has_received = True
-                async with sessions.attach(self._channel, "the SRT encoder", "mpegts") as source:
-                    while True:
-                        await source.send(data)
-                        data = await _next(process.stdout)
-            except anyio.EndOfStream:
-                pass
-            except TimeoutError:
-                process.kill()
-                return f"the SRT encoder sent nothing for {SILENCE_S:g} s" if has_received else ""
-            except SourceRefused as error:
-                process.kill()
-                return str(error)
-        if has_received:  # the session says that it waits
-            return ""
+        has_received = False
+        try:
+            data = await _next(program.output)
+            has_received = True
+            async with sessions.attach(self._channel, "the SRT encoder", "mpegts") as source:
+                while True:
+                    await source.send(data)
+                    data = await _next(program.output)
+        except anyio.EndOfStream:
+            if has_received:  # the session says that it waits
+                return ""
+        except TimeoutError:
+            return f"the SRT encoder sent nothing for {SILENCE_S:g} s" if has_received else ""
+        except SourceRefused as error:
+            return str(error)
         # The query may have a passphrase.
-        return last_words.decode(errors="replace").replace(self._url, "SRT").strip().rpartition("\n")[2]
+        return (await program.last_words(WORDS_S)).replace(self._url, "SRT").rpartition("\n")[2]
 
 
 async def _next(output: ByteReceiveStream) -> bytes:
@@ -147,14 +135,6 @@ async def _next(output: ByteReceiveStream) -> bytes:
     """
     with anyio.fail_after(SILENCE_S):
         return await output.receive(READ_BYTES)
-
-
-async def _keep_end(output: ByteReceiveStream, end: bytearray) -> None:
-    """Read all of a program's standard error, and keep its end."""
-    with suppress(anyio.EndOfStream):
-        while True:
-            end += await output.receive()
-            del end[:-_LAST_WORDS]
 
 
 def _check_port(url: str) -> None:

@@ -3,17 +3,14 @@
 from __future__ import annotations
 
 import shutil
-import subprocess
 import sys
-from contextlib import suppress
 from dataclasses import dataclass
 from typing import Final, Self
 from urllib.parse import urlsplit
 
 import anyio
-from anyio.abc import ByteReceiveStream, Process
 
-from tricklecast.trickle.client.tasks import BackgroundTask
+from tricklecast.trickle.client.program import Program
 from tricklecast.trickle.errors import InvalidInput, TrickleError
 from tricklecast.trickle.wire import redacted
 
@@ -22,9 +19,6 @@ SEND_S: Final = 15.0
 
 END_S: Final = 5.0
 """How long a program may take to send the rest, in seconds."""
-
-_LAST_WORDS: Final = 2000
-"""Bytes of a program's standard error that are kept."""
 
 _SRT_OPTIONS: Final = ("-hide_banner", "-nostdin", "-loglevel", "error", "-f", "matroska", "-i", "-")
 
@@ -83,23 +77,14 @@ class Target:
 class Push:
     """One connection: the program runs, and takes bytes."""
 
-    def __init__(self, target: Target, process: Process) -> None:
-        assert process.stdin is not None
-        assert process.stderr is not None
+    def __init__(self, target: Target, program: Program) -> None:
         self._target = target
-        self._process = process
-        self._input = process.stdin
-        self._words = bytearray()
-        self._listening = BackgroundTask(lambda: self._listen(process.stderr))
+        self._program = program
 
     @classmethod
     async def begin(cls, target: Target) -> Self:
         """Start the program. That it has connected, only its going on shows."""
-        # Not cancelled half-way, which would leave a program that nobody ends. A process group of its own: a Ctrl-C on
-        # the terminal reaches us only, and we end the program.
-        with anyio.CancelScope(shield=True):
-            process = await anyio.open_process(target.command, stdout=subprocess.DEVNULL, start_new_session=True)
-        push = cls(target, process)
+        push = cls(target, await Program.start(target.command, takes_input=True))
         if target.url not in target.command:
             try:
                 await push.send(f"{target.url}\n".encode())
@@ -116,7 +101,7 @@ class Push:
         """
         try:
             with anyio.fail_after(SEND_S):
-                await self._input.send(data)
+                await self._program.input.send(data)
         except TimeoutError:
             raise ConnectionBroke(f"it takes no media for {SEND_S:g} s") from None
         except (anyio.BrokenResourceError, anyio.ClosedResourceError):
@@ -128,31 +113,17 @@ class Push:
         Raises:
             ConnectionBroke: it could not, or took too long.
         """
-        await self._input.aclose()
+        await self._program.input.aclose()
         with anyio.move_on_after(END_S):
-            if await self._process.wait():
+            if await self._program.wait():
                 raise ConnectionBroke(await self._why())
             return
         raise ConnectionBroke(f"the rest was not taken within {END_S:g} s")
 
     async def stop(self) -> None:
         """End the program, if it still runs."""
-        with anyio.CancelScope(shield=True):
-            with suppress(ProcessLookupError):
-                self._process.kill()
-            await self._listening.stop()
-            await self._process.aclose()
+        await self._program.stop()
 
     async def _why(self) -> str:
-        with anyio.move_on_after(END_S):
-            await self._listening.over()
-        said = self._target.cleaned(self._words.decode(errors="replace")).strip().splitlines()
+        said = self._target.cleaned(await self._program.last_words(END_S)).splitlines()
         return "; ".join(said[-2:]) or "the connection broke"
-
-    async def _listen(self, output: ByteReceiveStream | None) -> None:
-        """Read all of the program's standard error, and keep its end."""
-        assert output is not None
-        with suppress(anyio.EndOfStream, anyio.ClosedResourceError, anyio.BrokenResourceError):
-            while True:
-                self._words += await output.receive()
-                del self._words[:-_LAST_WORDS]
