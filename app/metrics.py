@@ -14,7 +14,7 @@ from dataclasses import asdict
 from functools import partial
 from heapq import nlargest
 from itertools import accumulate
-from typing import TYPE_CHECKING, Final, NamedTuple
+from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 from fastapi import APIRouter, Response
 from prometheus_client import CONTENT_TYPE_LATEST, CollectorRegistry, ProcessCollector, generate_latest
@@ -34,6 +34,7 @@ from tricklecast.app.data_plane.latency import Histogram, Latencies
 from tricklecast.app.data_plane.responses import MEMORY
 from tricklecast.app.reload import Reload
 from tricklecast.app.server_log import ServerLog
+from tricklecast.app.sources.source import State
 from tricklecast.app.storage.archive import Archive, StorageCounters
 from tricklecast.app.usage import Use, lagging, limits_in_use
 from tricklecast.app.workers.link import Link
@@ -111,6 +112,7 @@ class Metrics(Collector):
         link: the ways to the other workers of the server, if there are any.
         member: what makes the server a node of a cluster, if it is one.
         mirror: tells how the mirror of the server stands, if it can have one.
+        sources: tells how the sources stand that may run in this process.
     """
 
     def __init__(
@@ -124,6 +126,7 @@ class Metrics(Collector):
         link: Link | None = None,
         member: Member | None = None,
         mirror: Callable[[], MirrorModel] | None = None,
+        sources: Callable[[], list[dict[str, Any]]] = list,
     ) -> None:
         rates = ChannelRates(plane.registry.channels, plane.clock, plane.options.metrics_channels)
         self._sources: tuple[Callable[[], Iterable[Metric]], ...] = (
@@ -142,11 +145,27 @@ class Metrics(Collector):
             *([] if link is None else [partial(worker_metrics, link)]),
             *([] if member is None else [partial(cluster_metrics, member)]),
             *([] if mirror is None else [lambda: mirror_metrics(mirror(), plane.wall_us() / 1e6)]),
+            lambda: source_metrics(sources()),
         )
 
     def collect(self) -> Iterator[Metric]:
         for source in self._sources:
             yield from source()
+
+
+def source_metrics(sources: list[dict[str, Any]]) -> Iterator[Metric]:
+    """How the inputs stand that the server publishes itself; nothing without any."""
+    if not sources:
+        return
+    states = GaugeMetricFamily(
+        PREFIX + "source_state", "State of each source: 1 for the present one.", labels=["source", "state"]
+    )
+    for source in sources:
+        for state in State:
+            states.add_metric([source["name"], state], source["state"] == state)
+    yield states
+    restarts = {source["name"]: source["restarts"] for source in sources}
+    yield _counters("source_restarts", "Processes of sources that were started again.", "source", restarts)
 
 
 # StorageCounters as metrics.

@@ -11,7 +11,8 @@
 5. bus: subscriptions in the process, and by the data plane also publications.
 6. changefeed: its channel is the first fact of this start, so everybody who hears of facts is there by now.
 7. link: with several workers, the ways to the others. Member: with a cluster, the ways to the other nodes.
-8. reload, dashboard, and the application of the control plane: they show and change all of the above.
+8. sources: their processes are clients, and begin when the server accepts connections.
+9. reload, dashboard, and the application of the control plane: they show and change all of the above.
 
 Sockets, signals and uvicorn are above a node (:mod:`app.server`). It sees them as :class:`Serving`: something that
 accepts connections, can be told to stop, and may have to stop at once.
@@ -20,13 +21,14 @@ accepts connections, can be told to stop, and may have to stop at once.
 which the next one begins all the same; docs/reference/signals.md tells operators what is lost then.
 
 1. drain and end of connections (:mod:`app.shutdown`): clients go before what they use (``shutdown_deadline_s``, and
-   4 s more).
-2. bus: subscriptions in the process get their last facts, and end (:data:`app.bus.CLOSE_S`).
-3. program in the process: it may still publish what it has read (:data:`PROGRAM_S`, :data:`CANCELLED_S`).
-4. mirror, archive: after all that may publish (:data:`app.mirror.service.STOP_S`, :data:`app.storage.archive.END_S`).
-5. member: when all is written, others may take this node's channels.
-6. tasks beside: the sweeper drives all of the above, so it stops when they have ended. They are cancelled.
-7. access log: last, since each step may tell it something (:data:`app.access_log.END_S`).
+   4 s more). The processes of sources are told to stop before, and end their segments meanwhile.
+2. sources: processes that have not ended by then are killed (:data:`app.sources.service.END_S`).
+3. bus: subscriptions in the process get their last facts, and end (:data:`app.bus.CLOSE_S`).
+4. program in the process: it may still publish what it has read (:data:`PROGRAM_S`, :data:`CANCELLED_S`).
+5. mirror, archive: after all that may publish (:data:`app.mirror.service.STOP_S`, :data:`app.storage.archive.END_S`).
+6. member: when all is written, others may take this node's channels.
+7. tasks beside: the sweeper drives all of the above, so it stops when they have ended. They are cancelled.
+8. access log: last, since each step may tell it something (:data:`app.access_log.END_S`).
 
 A part that keeps to no deadline ends with the process (:class:`app.shutdown.LastResort`). A task that fails, such as
 that of the access log or the program, begins the same shutdown, and its exception is raised at the end.
@@ -84,6 +86,8 @@ from tricklecast.app.nodes.face import Face, PassOn
 from tricklecast.app.reload import Reload
 from tricklecast.app.settings import Settings
 from tricklecast.app.sockets import Sockets
+from tricklecast.app.sources.routes import sources_answers, sources_router
+from tricklecast.app.sources.service import Sources
 from tricklecast.app.storage.archive import Ack, Archive
 from tricklecast.app.storage.database import Database
 from tricklecast.app.storage.restore import Inventory, take_inventory
@@ -270,7 +274,10 @@ class Node:
             announce = create_changefeed(self.registry, loop.time)
             # The directory may tell of it in the middle of a change of the core.
             self.member.directory.view.watchers.append(lambda kind, name: loop.call_soon(announce, kind, [name]))
-        self.reload = Reload(settings, self.access, self.plane, reread)  # has the settings that are in force
+        authorizer = self.access.authorizer
+        self.sources = Sources(self.plane, None if authorizer is None else authorizer.own, settings.source)
+        # It has the settings that are in force.
+        self.reload = Reload(settings, self.access, self.plane, reread, self.sources.use)
         uses = partial(limits_in_use, self.plane, self.log, self.bus)
         self.link: Link | None = None  # the ways to the other workers of the server, if there are any
         if worker is not None:
@@ -289,7 +296,16 @@ class Node:
         dashboards = None if self.feed is None or not is_front else self.feed.followers
         status = partial(self.mirror.status, lost=False)
         metrics = Metrics(
-            self.plane, self.log, self.access, self.bus, dashboards, self.reload, self.link, self.member, status
+            self.plane,
+            self.log,
+            self.access,
+            self.bus,
+            dashboards,
+            self.reload,
+            self.link,
+            self.member,
+            status,
+            self.sources.described,
         )
         text = metrics_text(metrics, None if worker is None else worker.number)
         overview: Overview = OwnOverview(self.plane, text, partial(troubles, self.plane, self.log, self.member, status))
@@ -297,6 +313,7 @@ class Node:
         self._followers: list[LogFollower | ClusterChanges] = []  # of the facts of other workers, or nodes
         if self.link is not None:
             self.answers = {**overview_answers(overview), "facts": answer_facts(changes)}
+            self.answers |= sources_answers(self.sources)
             if self.feed is not None:
                 self.answers |= dashboard_answers(self.feed)
             overview = JoinedOverview(self.link.questions, self.link.placement)
@@ -351,11 +368,13 @@ class Node:
             if self.reload.tls is not None:
                 beside.append(begin(self.reload.tls.watch()))
             beside += [begin(follower.run()) for follower in self._followers]
+            beside.append(begin(self.sources.run()))
             if self._activity is not None and self._show is not None:
                 beside.append(begin(_show(self._activity, self.plane, self._show)))
             running = None if program is None else begin(_run(program, self.bus))
             self.mirror.start()
             await serving.serve()
+            await self.sources.close()
             await self.bus.close()
             if running is not None:
                 await asyncio.wait([running], timeout=0 if serving.force_exit else PROGRAM_S)
@@ -466,6 +485,7 @@ def _control_plane(node: Node, overview: Overview, face: Face | None = None) -> 
         health_router(overview.troubles),
         metrics_router(overview.metrics),
         mirror_router(node.mirror, settings.base_path),
+        sources_router(node.sources, None if node.link is None else node.link.questions),
     ]
     if feed is not None:
         pages = Pages(settings, has_tokens=access.protects or access.webhook is not None)

@@ -22,7 +22,7 @@ import logging
 import os
 import select
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Final
 
@@ -30,6 +30,7 @@ from tricklecast.app.access.authorizer import Access
 from tricklecast.app.data_plane.context import DataPlane
 from tricklecast.app.listener import Tls
 from tricklecast.app.settings import InvalidSettings, Settings
+from tricklecast.app.sources.settings import SourceSettings
 from tricklecast.trickle.errors import TrickleError
 
 RELOADED: Final = (
@@ -49,6 +50,7 @@ RELOADED: Final = (
     "shutdown_drain_s",
     "shutdown_deadline_s",
     "shutdown_restart_s",
+    "source",
 )
 """Settings whose new value applies at once, unless it switches a part on or off (:func:`_switches`)."""
 
@@ -77,6 +79,7 @@ class Reload:
     Args:
         settings: at the start.
         reread: puts the settings together again; ``None``: they do not change, only files do.
+        sources: gets the sources that are configured now.
 
     Attributes:
         settings: that are in force.
@@ -88,7 +91,12 @@ class Reload:
     """
 
     def __init__(
-        self, settings: Settings, access: Access, plane: DataPlane, reread: Callable[[], Settings] | None = None
+        self,
+        settings: Settings,
+        access: Access,
+        plane: DataPlane,
+        reread: Callable[[], Settings] | None = None,
+        sources: Callable[[Mapping[str, SourceSettings]], None] | None = None,
     ) -> None:
         self.settings = settings
         self.tls = None if settings.tls_cert is None else Tls(settings)
@@ -96,6 +104,7 @@ class Reload:
         self._access = access
         self._plane = plane
         self._reread = reread
+        self._sources = sources
 
     def __call__(self) -> None:
         """Read the settings and all files again, and apply each part that is valid."""
@@ -111,6 +120,9 @@ class Reload:
                 self.tls.load(self.settings)
         with _noting_errors(problems):
             self._plane.use(self.settings.options())
+        if self._sources is not None:
+            with _noting_errors(problems):
+                self._sources(self.settings.source)
         self._tell(
             problems, [name for name in RELOADED if getattr(before, name) != getattr(self.settings, name)], unapplied
         )

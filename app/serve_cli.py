@@ -24,7 +24,8 @@ from pydantic.fields import FieldInfo
 from tricklecast.app.access.settings import is_duration
 from tricklecast.app.data_plane.cors import ANY
 from tricklecast.app.server_log import LogFormat, configure, writes_json
-from tricklecast.app.settings import CONFIG_VARIABLE, Loaded, Settings, load, unknown_variables
+from tricklecast.app.settings import CONFIG_VARIABLE, TABLES, Loaded, Settings, load, unknown_variables
+from tricklecast.app.sources.settings import SourceSettings
 from tricklecast.trickle.amounts import duration
 from tricklecast.trickle.errors import TrickleError
 
@@ -127,6 +128,9 @@ def serve(*, config: Path | None, show_config: bool, quiet: bool, **values: Any)
 
     Every option is also an environment variable (--max-channels is TRICKLECAST_MAX_CHANNELS), and a key of the TOML
     file that --config names (max_channels). The command line wins over the environment, and that over the file.
+
+    A table [source.NAME] of the file, with url = "rtsp://...", is an input that the server publishes to the channel
+    NAME itself: always, or with when = "demand" from its first reader on.
 
     On a terminal the server shows which publishers and readers come and leave. On Ctrl-C or SIGTERM it sends waiting
     clients away, and lets segments that are being written finish. A second signal stops it at once.
@@ -252,7 +256,16 @@ def describe(loaded: Loaded) -> str:
     lines = []
     for name, source in loaded.sources.items():
         value = getattr(loaded.settings, name)
-        lines.append((_toml(name, value), source))
+        if name not in TABLES:
+            lines.append((_toml(name, value), source))
+    # Tables stand at the end: what follows one belongs to it.
+    for name, table in loaded.settings.source.items():
+        lines.append((f"[source.{_quoted(name)}]", loaded.sources["source"]))
+        lines += [
+            (_toml(key, getattr(table, key)), loaded.sources["source"])
+            for key in SourceSettings.model_fields
+            if key in table.model_fields_set
+        ]
     width = max(len(line) for line, _ in lines)
     return "\n".join(f"{line:<{width}}  # {source}" for line, source in lines)
 
@@ -265,6 +278,9 @@ def _toml(name: str, value: object) -> str:
             return f"{name} = {str(value).lower()}"
         case int() | float():
             return f"{name} = {value}"
+        case dict():
+            pairs = (f"{_quoted(key)} = {_quoted(item)}" for key, item in value.items())
+            return f"{name} = {{ {', '.join(pairs)} }}"
         case tuple():
             return f"{name} = [{', '.join(_quoted(item) for item in value)}]"
         case _:
@@ -294,7 +310,9 @@ def _signature() -> inspect.Signature:
         typer.Option("--quiet", "-q", help="Do not show which publishers and readers come and leave."),
     ]
     options = {"config": (config, None), "show_config": (show, False), "quiet": (quiet, False)}
-    options |= {name: (_option(name, field), None) for name, field in Settings.model_fields.items()}
+    options |= {
+        name: (_option(name, field), None) for name, field in Settings.model_fields.items() if name not in TABLES
+    }
     options = dict(sorted(options.items(), key=lambda item: _group(item[0])))
     return inspect.Signature(
         [

@@ -31,7 +31,7 @@ from starlette.types import ASGIApp
 from tricklecast.app.control_plane.middleware import LimitRequests, RecordRequests
 from tricklecast.app.core.limits import Limits
 from tricklecast.app.health import remove_address, write_address
-from tricklecast.app.http1.connection import Endpoint
+from tricklecast.app.http1.connection import Connection, Endpoint
 from tricklecast.app.listener import (
     CannotServe,
     Listener,
@@ -49,6 +49,7 @@ from tricklecast.app.server_log import configure
 from tricklecast.app.settings import Settings
 from tricklecast.app.shutdown import LAST_S, TICK_S, LastResort, drain, end, give_away
 from tricklecast.app.sockets import Sockets, opened
+from tricklecast.app.sources.service import Closable
 from tricklecast.app.storage.settle import settle
 from tricklecast.app.systemd import notify
 from tricklecast.app.workers.link import Link
@@ -390,6 +391,7 @@ class Server(uvicorn.Server):
             has_own_socket = self._mains[0] is not self._mains[1]  # else all workers accept from one
             accept_for = (lambda worker: listen_as_worker(link, self._mains[worker])) if has_own_socket else None
             link.start(makers, node.answers, accept_for)
+        await node.sources.start(partial(self._listen_for_sources, makers[0]))
         if node.log is not None and (node.link is None or node.link.worker.logs_start):
             node.log.event(Event.SERVER_READY)
         for server, path in zip(self.servers, (node.reload.settings.base_path, " (control plane)"), strict=False):
@@ -403,6 +405,7 @@ class Server(uvicorn.Server):
         if self._node.link is None:
             notify("STOPPING=1")
         self.stop()
+        self._node.sources.leave()
         if log is not None:
             waiting = sum(connection.waiting for connection in plane.connections)
             log.event(Event.DRAIN, detail=f"{waiting} waiting")
@@ -427,6 +430,10 @@ class Server(uvicorn.Server):
         await end(plane, self.server_state)
         if link is not None:
             link.end()
+
+    async def _listen_for_sources(self, make: Callable[[], Connection], path: str) -> Closable:
+        """Accept the connections of sources on a Unix socket: without TLS, and none of them moves to another worker."""
+        return await self._loop.create_unix_server(make, path)
 
     async def _hurry(self) -> bool:
         await self.on_tick(0)  # keeps the date header right

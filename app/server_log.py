@@ -179,7 +179,7 @@ def configure(format: LogFormat, *, threaded: bool = True, worker: int | None = 
         handlers=[ServerLog(format, worker=worker) if threaded else UnthreadedLog(format)],
         force=True,
     )
-    for name in ("tricklecast.app.reload", "tricklecast.app.serve_cli"):
+    for name in ("tricklecast.app.reload", "tricklecast.app.serve_cli", "tricklecast.sources"):
         logging.getLogger(name).setLevel(logging.INFO)  # an operator waits for the answer
     for name in FRONT_TELLS if worker else ():
         logging.getLogger(name).setLevel(logging.ERROR)

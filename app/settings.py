@@ -19,6 +19,7 @@ from pydantic_settings import (
     NoDecode,
     PydanticBaseSettingsSource,
     SettingsConfigDict,
+    SettingsError,
     TomlConfigSettingsSource,
 )
 
@@ -32,6 +33,7 @@ from tricklecast.app.machine import default_budget
 from tricklecast.app.masking import LogIps
 from tricklecast.app.server_log import LogFormat
 from tricklecast.app.shutdown import Drain
+from tricklecast.app.sources.settings import SourceSettings, checked_names
 from tricklecast.app.storage.archive import Ack, OnDiskFull, Retention
 from tricklecast.trickle import wire
 from tricklecast.trickle.amounts import parse_size
@@ -51,6 +53,10 @@ _MESSAGES: Final = {
     "finite_number": "must be a finite number",
     "byte_size": "must be a size such as 500000 or 64MiB",
     "int_from_float": "must be a whole number",
+    "missing": "is missing",
+    "dict_type": "must be a table",
+    "model_type": "must be a table",
+    "string_type": "must be a text",
 }
 """Texts for errors that pydantic describes in its own terms."""
 
@@ -79,6 +85,10 @@ class NatsUrl(Secret[str]):
 
     def _display(self) -> str:
         return _PASSWORD.sub(":***@", self.get_secret_value())
+
+
+TABLES: Final = ("source",)
+"""Settings that are tables of the file, and no options of the command."""
 
 
 class InvalidSettings(InvalidInput):
@@ -162,6 +172,12 @@ class Settings(AccessSettings):
     )
     cluster_history_bytes: ByteSize = Field(
         ByteSize(16 << 30), gt=0, description="Room that NATS reserves for the histories of channels (--ack quorum)."
+    )
+
+    source: dict[str, SourceSettings] = Field(
+        default={},
+        description="Inputs that the server publishes itself, each to the channel of its name; tables [source.NAME] of "
+        "the file, and no option.",
     )
 
     max_segment_bytes: ByteSize = Field(ByteSize(_LIMITS.segment_bytes), gt=0, description="Size of one segment.")
@@ -420,6 +436,11 @@ class Settings(AccessSettings):
             raise ValueError("must be up to 32 small letters, digits and underscores, and begin with a letter")
         return value
 
+    @field_validator("source")
+    @classmethod
+    def _channels(cls, value: dict[str, SourceSettings]) -> dict[str, SourceSettings]:
+        return checked_names(value)
+
     @field_validator("workers", mode="before")
     @classmethod
     def _workers(cls, value: object) -> object:
@@ -428,6 +449,12 @@ class Settings(AccessSettings):
         if not str(value).isdecimal() or not 1 <= int(str(value)) <= MAX_WORKERS:
             raise ValueError(f"must be a number from 1 to {MAX_WORKERS}, or auto for all cores of this process")
         return int(str(value))
+
+    @model_validator(mode="after")
+    def _may_be_created(self) -> Settings:
+        if self.source and not self.autocreate:
+            raise ValueError("source needs autocreate: a source creates its channel")
+        return self
 
     @model_validator(mode="after")
     def _drain_in_time(self) -> Settings:
@@ -598,10 +625,14 @@ def load(arguments: Mapping[str, Any], config: Path | None = None) -> Loaded:
         InvalidSettings: the file cannot be read, or a value or a key is wrong.
     """
     values: dict[str, Any] = {}
+    try:
+        environment = EnvSettingsSource(Settings)()
+    except SettingsError:
+        raise InvalidSettings("TRICKLECAST_SOURCE: must be a JSON object with an object for each source") from None
     sources = dict.fromkeys(Settings.model_fields, SettingSource.DEFAULT)
     layers = (
         (SettingSource.FILE, _read_file(config)),
-        (SettingSource.ENVIRONMENT, EnvSettingsSource(Settings)()),
+        (SettingSource.ENVIRONMENT, environment),
         (SettingSource.COMMAND_LINE, {name: value for name, value in arguments.items() if value is not None}),
     )
     for source, layer in layers:
@@ -639,12 +670,16 @@ def _one_line(error: ValidationError, sources: Mapping[str, SettingSource], conf
             message = message.replace("a whole number", "a whole number of seconds")
         if problem["type"] == "extra_forbidden":
             plain = name[:MAX_NAME_LENGTH].lower().replace("-", "_").removeprefix("tricklecast_")
-            nearest = get_close_matches(plain, sorted(Settings.model_fields), n=1, cutoff=0.75)
+            known: Mapping[str, object] = Settings.model_fields
+            if len(problem["loc"]) > 1:  # in a table
+                plain, known = plain.rpartition(".")[2], SourceSettings.model_fields
+            nearest = get_close_matches(plain, sorted(known), n=1, cutoff=0.75)
             hint = f"did you mean {nearest[0]}?" if nearest else ""
-            if isinstance(problem["input"], dict):
+            if isinstance(problem["input"], dict) and len(problem["loc"]) == 1:
                 hint = "settings stand at the top level of the file, in no table"
             message += f" ({hint})" if hint else ""
-        problems.append(f"{_spelt(name, sources.get(name), config)}: {message}" if name else message)
+        origin = sources.get(str(problem["loc"][0])) if problem["loc"] else None
+        problems.append(f"{_spelt(name, origin, config)}: {message}" if name else message)
     return "; ".join(problems)
 
 

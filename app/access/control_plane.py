@@ -32,6 +32,7 @@ if TYPE_CHECKING:
 CHANNELS: Final = "/api/v1/channels"
 CHANGES: Final = "/api/v1/changes"
 DASHBOARD: Final = "/api/v1/dashboard"
+SOURCES: Final = "/api/v1/sources"
 
 
 class AuthorizeControlPlane:
@@ -90,7 +91,7 @@ class AuthorizeControlPlane:
         scope[PERMISSION_OVER] = partial(_why_over, self._tokens, claims)
         path, manage = scope["path"], claims.rights.manage
         # The routes show only the channels that the token may manage; all else is about the whole server.
-        shown = path in (CHANNELS, CHANGES, DASHBOARD) or path.startswith(f"{CHANNELS}/")
+        shown = path in (CHANNELS, CHANGES, DASHBOARD, SOURCES) or path.startswith(f"{CHANNELS}/")
         allowed = bool(manage) if shown else ANY in manage
         return claims.rights if allowed else responses.NOT_ALLOWED
 

@@ -120,6 +120,8 @@ class ParkedFor(StrEnum):
     """A connection to another node of the cluster."""
     REPLICA = "replica"
     """A copy of a channel of another node of the cluster, or the cluster's word on which node has the channel."""
+    SOURCE = "source"
+    """A channel that the server publishes itself, on demand."""
 
 
 class Streamed(StrEnum):
@@ -211,6 +213,23 @@ class Elsewhere(Protocol):
         """
 
 
+class Demand(Protocol):
+    """The inputs that the server publishes itself, as a request sees them: one may begin with its first reader."""
+
+    def answer(self, connection: Any, request: Request, route: Route) -> Any:
+        """Let a reader wait for a channel that is published on demand.
+
+        A request that has waited comes here again, as to any stage.
+
+        Args:
+            connection: the :class:`~app.data_plane.exchange.Caller`, which is known only to modules above this one.
+
+        Returns:
+            ``None``: it need not wait; or a :class:`Reply`, or an :class:`~app.data_plane.exchange.Exchange` that
+            waits.
+        """
+
+
 class DataPlane:
     """The shared state of all connections.
 
@@ -229,6 +248,7 @@ class DataPlane:
     Attributes:
         cluster: answers requests for channels that are not here; ``None`` if this server is no node of a cluster.
         feeds: that clients follow.
+        sources: inputs that the server publishes itself; ``None``: none may be configured here.
     """
 
     def __init__(
@@ -254,6 +274,7 @@ class DataPlane:
         self.durability = durability
         self.witness = witness
         self.cluster: Elsewhere | None = None  # it serves by this plane, so it is set as soon as it is there
+        self.sources: Demand | None = None
         self.clock = time.monotonic
         self.wall_us = wall_us
         self.router = Router(options.base_path)

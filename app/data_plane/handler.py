@@ -232,6 +232,10 @@ def resolve(connection: Caller, request: Request, route: Route) -> Reply | Excha
     """
     op = route.op
     if not route.error:
+        if (sources := connection.plane.sources) is not None:
+            waits: Reply | Exchange | None = sources.answer(connection, request, route)
+            if waits is not None:
+                return waits
         if (cluster := connection.plane.cluster) is not None and op is not None:
             elsewhere: Reply | Exchange | None = cluster.answer(connection, request, route)
             if elsewhere is not None:

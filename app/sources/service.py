@@ -1,0 +1,299 @@
+"""The sources of a server: which of them run here, who waits for one, and how they stand.
+
+**Own way in.** The processes of sources come to a Unix socket of this process, in a folder that only its user may
+enter. So it does not matter at which addresses and names, with which certificates and limits, clients come. Where
+clients need a token, each process has one of its own, which is good for its channel alone and is drawn anew for each
+source (:attr:`~app.access.authorizer.RequestAuthorizer.own`).
+
+**One process runs a source**: that in which its channel may begin. With several workers that is the worker that owns
+the channel. In a cluster a node leaves a source alone while another node has its channel.
+
+**On demand** a reader of a channel that is not there does not get 404: its request waits for the channel, and the
+source begins. It stops when nobody has read the channel for ``stop_after_s``.
+
+The loop of :meth:`Sources.run` looks twice a second at each source; there are at most
+:data:`~app.sources.settings.MAX_SOURCES`.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import secrets
+import tempfile
+from collections.abc import Awaitable, Callable, Coroutine, Mapping
+from contextlib import suppress
+from functools import partial
+from pathlib import Path
+from typing import Any, Final, Protocol
+from urllib.parse import quote
+
+from tricklecast.app.core.facts import ChannelCreated, EndReason, Fact
+from tricklecast.app.core.rules import OwnedChannel
+from tricklecast.app.data_plane.context import DataPlane, ParkedFor
+from tricklecast.app.data_plane.exchange import Caller, Parked
+from tricklecast.app.data_plane.handler import resolve
+from tricklecast.app.data_plane.request import Request
+from tricklecast.app.data_plane.responses import Reply
+from tricklecast.app.data_plane.routing import Route
+from tricklecast.app.data_plane.stages import park
+from tricklecast.app.sources.settings import SourceSettings
+from tricklecast.app.sources.source import Source, State
+from tricklecast.trickle.records import Op, Reason
+from tricklecast.trickle.wire import Status
+
+_LOGGER = logging.getLogger("tricklecast.sources")
+
+WAIT_S: Final = 15.0
+"""A reader waits so long for a channel that is published on demand: to open a camera takes seconds."""
+
+RETRY_S: Final = 2
+"""``Retry-After`` when that was not enough."""
+
+LOOK_S: Final = 0.5
+
+END_S: Final = 2.0
+KILLED_S: Final = 1.0
+"""When all connections have ended, processes may take this time to end, and then to be killed."""
+
+_WAITS: Final = frozenset({Op.READ, Op.STREAM, Op.PLAYLIST, Op.HLS, Op.FEED})
+"""Requests that start a source. Publishers ask for the head, too, and the process of a source is one."""
+
+
+class Closable(Protocol):
+    def close(self) -> object: ...
+
+
+Listen = Callable[[str], Awaitable[Closable]]
+"""Accepts connections on a Unix socket of this path, until what it returns is closed."""
+
+
+class Sources:
+    """All sources that may run in this process.
+
+    Args:
+        plane: of this process.
+        permit: gets the channel of each token of a process, by the token; ``None``: clients need no token.
+        settings: the sources at the start.
+    """
+
+    def __init__(
+        self, plane: DataPlane, permit: dict[bytes, str] | None, settings: Mapping[str, SourceSettings]
+    ) -> None:
+        self._plane, self._permit = plane, permit
+        self._settings = dict(settings)
+        self._sources: dict[str, Source] = {}
+        self._tokens: dict[str, str] = {}  # of the processes, by the source
+        self._asked_at: dict[str, float] = {}  # when somebody wanted a source on demand, by the plane's clock
+        self._waiting: dict[str, dict[Parked, None]] = {}  # requests that wait for a channel
+        self._listen: Listen | None = None  # the server does not accept yet
+        self._folder: tempfile.TemporaryDirectory[str] | None = None
+        self._listener: Closable | None = None
+        self._opening = asyncio.Lock()
+        self._leaving: dict[str, Source] = {}  # those that were removed, and stop
+        self._ending: set[asyncio.Task[None]] = set()  # of sources that were removed
+        self._over = False
+        plane.registry.journal.subscribe(self._created, ChannelCreated)
+        plane.sources = self
+
+    # Its life.
+
+    async def start(self, listen: Listen) -> None:
+        """Begin, since the server accepts connections."""
+        self._listen = listen
+        await self._begin()
+
+    def use(self, settings: Mapping[str, SourceSettings]) -> None:
+        """Take over new settings: stop, start and restart what differs."""
+        self._settings = dict(settings)
+        if self._listen is not None and not self._over:
+            self._beside(self._begin())
+
+    async def run(self) -> None:
+        """Decide which sources are wanted, until cancelled."""
+        while True:
+            self._plane.guarded("in the look at sources", self._look)
+            await asyncio.sleep(LOOK_S)
+
+    def leave(self) -> None:
+        """Tell all processes to stop: the server ends."""
+        self._over = True
+        for source in self._sources.values():
+            source.leave()
+
+    async def close(self) -> None:
+        """Wait until they have stopped."""
+        self.leave()
+        sources = [*self._sources.values(), *self._leaving.values()]
+        stopping = asyncio.gather(*(source.stop() for source in sources), *self._ending)
+        if not (await asyncio.wait({stopping}, timeout=END_S))[0]:
+            for source in sources:
+                source.kill()
+            await asyncio.wait({stopping}, timeout=KILLED_S)
+        if self._listener is not None:
+            self._listener.close()
+        if self._folder is not None:
+            with suppress(OSError):
+                self._folder.cleanup()
+
+    async def _begin(self) -> None:
+        """Let exactly the sources of the settings be there."""
+        async with self._opening:
+            if self._settings and self._listener is None:
+                assert self._listen is not None, "the server accepts"
+                try:
+                    self._folder = tempfile.TemporaryDirectory(prefix="tricklecast-")
+                    self._listener = await self._listen(str(self._socket))
+                except OSError as error:
+                    _LOGGER.error("no source can be published: there is no place for a socket: %s", error)
+                    return
+        if self._over:
+            return
+        for name in [name for name in self._sources if name not in self._settings]:
+            source = self._leaving[name] = self._sources.pop(name)
+            self._beside(self._remove(source))
+        for name, settings in self._settings.items():
+            before = self._sources.get(name)
+            if before is None or before.settings != settings:
+                self._sources[name] = self._made(name, settings, before or self._leaving.get(name))
+        self._look()
+
+    def _beside(self, work: Coroutine[Any, Any, None]) -> None:
+        task = asyncio.get_running_loop().create_task(work)
+        self._ending.add(task)
+        task.add_done_callback(self._ending.discard)
+
+    def _made(self, name: str, settings: SourceSettings, before: Source | None) -> Source:
+        token = self._tokens.setdefault(name, secrets.token_urlsafe(32))
+        if self._permit is not None:
+            self._permit[token.encode()] = name
+        at = f"http+unix://{quote(str(self._socket), safe='')}{self._plane.options.base_path}/{quote(name, safe='')}"
+        if before is not None:
+            before.leave()
+        return Source(
+            name,
+            settings,
+            to=at,
+            socket=str(self._socket),
+            token=token,
+            is_published=partial(self._is_published, name),
+            rng=self._plane.rng,
+            before=before,
+        )
+
+    async def _remove(self, source: Source) -> None:
+        """Stop a source that is configured no more, and end its channel, unless somebody else publishes to it."""
+        await source.stop()
+        name, registry = source.name, self._plane.registry
+        if self._leaving.get(name) is source:
+            del self._leaving[name]
+        if name in self._sources:
+            return  # it is configured again
+        token = self._tokens.pop(name)
+        if self._permit is not None:
+            self._permit.pop(token.encode(), None)
+        channel = registry.live(name)
+        if channel is not None and all(segment.writer is None for segment in channel.unclosed):
+            registry.end(name, self._plane.clock(), EndReason.DELETED)
+
+    @property
+    def _socket(self) -> Path:
+        assert self._folder is not None, "there are sources"
+        return Path(self._folder.name) / "sources.sock"
+
+    # Which are wanted.
+
+    def _look(self) -> None:
+        now = self._plane.clock()
+        for name, source in self._sources.items():
+            may_run = self._may_run(name)
+            source.want(not self._over and may_run and self._is_wanted(name, source.settings, now))
+            source.state()  # notes when it has changed
+            if not may_run:
+                for parked in list(self._waiting.get(name, ())):
+                    parked.go_on()  # the channel has begun elsewhere
+
+    def _may_run(self, name: str) -> bool:
+        """Whether the channel of a source may begin in this process, or is here."""
+        owns = self._plane.registry.owns
+        return owns is None or owns(name)
+
+    def _is_wanted(self, name: str, settings: SourceSettings, now: float) -> bool:
+        if settings.when == "always":
+            return True
+        channel = self._plane.registry.live(name)
+        if self._waiting.get(name) or (channel is not None and channel.readers):
+            self._asked_at[name] = now
+        return now - self._asked_at.get(name, now - settings.stop_after_s) < settings.stop_after_s
+
+    def _is_published(self, name: str, since: float) -> bool:
+        channel = self._plane.registry.channels.get(name)
+        return (
+            isinstance(channel, OwnedChannel)
+            and not channel.ended
+            and channel.bytes_in > 0
+            and (channel.active_at >= since)
+        )
+
+    # Readers that wait (app.data_plane.context.Demand).
+
+    def answer(self, connection: Caller, request: Request, route: Route) -> Any:
+        """Let a reader wait for a channel that is published on demand; ``None`` if it need not."""
+        name = route.channel
+        source = self._sources.get(name)
+        if source is None or source.settings.when == "always" or route.op not in _WAITS or request.method == b"HEAD":
+            return None
+        plane = self._plane
+        if plane.registry.shutting_down or not self._may_run(name) or not self._is_missing(route):
+            return None
+        self._asked_at[name] = plane.clock()
+        source.want(True)
+        left_s = request.arrived + WAIT_S - plane.clock()
+        if left_s <= 0:
+            body = b"The source of this channel has not begun yet"
+            return Reply(Status.UNAVAILABLE, Reason.TIMEOUT, body=body, retry_after_s=RETRY_S)
+        parked = park(connection, request, route, ParkedFor.SOURCE, resolve)
+        parked.wait(left_s)
+        waiting = self._waiting.setdefault(name, {})
+        waiting[parked] = None
+        timer = parked.cancel
+
+        def cancel() -> None:
+            timer()
+            waiting.pop(parked, None)
+
+        parked.cancel = cancel
+        return parked
+
+    def _is_missing(self, route: Route) -> bool:
+        """Whether a request is for a channel that has to begin first. One that drains has readers, who read to its end:
+        only who asks for the newest is new."""
+        channel = self._plane.registry.channels.get(route.channel)
+        if channel is None or not channel.ended:
+            return channel is None
+        asked = route.blocking
+        return (route.seq is not None and route.seq < 0) or (asked is not None and not asked.is_media)
+
+    def _created(self, fact: Fact) -> None:
+        """A channel has begun: go on with those who wait for it, when the core has told everybody."""
+        for parked in list(self._waiting.get(fact.channel, ())):
+            asyncio.get_running_loop().call_soon(parked.go_on)
+
+    # How they stand.
+
+    def described(self) -> list[dict[str, Any]]:
+        """Each source that this process runs, or would run, as the API tells it."""
+        return [
+            {
+                "name": name,
+                "url": str(source.settings.url),
+                "when": source.settings.when,
+                "state": source.state(),
+                "since": source.since,
+                "pid": source.pid,
+                "restarts": source.restarts,
+                "error": source.error,
+            }
+            for name, source in self._sources.items()
+            if self._may_run(name) or source.state() is not State.WAITING
+        ]

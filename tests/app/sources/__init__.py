@@ -1,0 +1,1 @@
+"""Sources: inputs in the configuration of a server."""
