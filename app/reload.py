@@ -30,7 +30,7 @@ from tricklecast.app.access.authorizer import Access
 from tricklecast.app.data_plane.context import DataPlane
 from tricklecast.app.listener import Tls
 from tricklecast.app.settings import InvalidSettings, Settings
-from tricklecast.app.sources.settings import SourceSettings
+from tricklecast.app.source_settings import SourceSettings
 from tricklecast.trickle.errors import TrickleError
 
 RELOADED: Final = (

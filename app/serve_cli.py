@@ -25,7 +25,7 @@ from tricklecast.app.access.settings import is_duration
 from tricklecast.app.data_plane.cors import ANY
 from tricklecast.app.server_log import LogFormat, configure, writes_json
 from tricklecast.app.settings import CONFIG_VARIABLE, TABLES, Loaded, Settings, load, unknown_variables
-from tricklecast.app.sources.settings import SourceSettings
+from tricklecast.app.source_settings import SourceSettings
 from tricklecast.trickle.amounts import duration
 from tricklecast.trickle.errors import TrickleError
 

@@ -33,7 +33,7 @@ from tricklecast.app.machine import default_budget
 from tricklecast.app.masking import LogIps
 from tricklecast.app.server_log import LogFormat
 from tricklecast.app.shutdown import Drain
-from tricklecast.app.sources.settings import SourceSettings, checked_names
+from tricklecast.app.source_settings import SourceSettings, checked_names
 from tricklecast.app.storage.archive import Ack, OnDiskFull, Retention
 from tricklecast.trickle import wire
 from tricklecast.trickle.amounts import parse_size

@@ -12,7 +12,7 @@ the channel. In a cluster a node leaves a source alone while another node has it
 source begins. It stops when nobody has read the channel for ``stop_after_s``.
 
 The loop of :meth:`Sources.run` looks twice a second at each source; there are at most
-:data:`~app.sources.settings.MAX_SOURCES`.
+:data:`~app.source_settings.MAX_SOURCES`.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ from tricklecast.app.data_plane.request import Request
 from tricklecast.app.data_plane.responses import Reply
 from tricklecast.app.data_plane.routing import Route
 from tricklecast.app.data_plane.stages import park
-from tricklecast.app.sources.settings import SourceSettings
+from tricklecast.app.source_settings import SourceSettings
 from tricklecast.app.sources.source import Source, State
 from tricklecast.trickle.records import Op, Reason
 from tricklecast.trickle.wire import Status

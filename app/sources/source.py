@@ -27,7 +27,7 @@ from random import Random
 from typing import Final
 
 from tricklecast.app.encoding import encode
-from tricklecast.app.sources.settings import SourceSettings
+from tricklecast.app.source_settings import SourceSettings
 from tricklecast.trickle.backoff import Backoff
 from tricklecast.trickle.bearer import TOKEN_VARIABLE
 from tricklecast.trickle.wire import printable

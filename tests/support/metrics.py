@@ -22,7 +22,7 @@ from tricklecast.app.control_plane.api import Page
 from tricklecast.app.core.limits import Limits
 from tricklecast.app.core.registry import Registry
 from tricklecast.app.data_plane.context import DataPlane, Options
-from tricklecast.app.metrics import Metrics, cluster_metrics, mirror_metrics, worker_metrics
+from tricklecast.app.metrics import Metrics, cluster_metrics, mirror_metrics, source_metrics, worker_metrics
 from tricklecast.app.mirror.routes import LagModel, MirrorModel
 from tricklecast.app.reload import Reload
 from tricklecast.app.settings import load
@@ -116,6 +116,7 @@ def families() -> list[Family]:
     exposed = [*metrics_of(plane, log).collect(), *worker_metrics(Link(worker, plane, lambda: None))]
     exposed += cluster_metrics(_member())
     exposed += mirror_metrics(_mirror(), 1.0)
+    exposed += source_metrics([{"name": "cam", "state": "running", "restarts": 0}])
     worker.log.close()
     for sock in chain.from_iterable(worker.mesh):
         sock.close()

@@ -9,7 +9,7 @@ import pytest
 
 from tricklecast.app.serve_cli import describe
 from tricklecast.app.settings import InvalidSettings, load
-from tricklecast.app.sources.settings import MAX_SOURCES, SourceSettings
+from tricklecast.app.source_settings import MAX_SOURCES, SourceSettings
 
 CAMERA = "rtsp://me:p%40ssword@camera.local/live?key=abcd"
 
