@@ -607,3 +607,20 @@ def test_a_channel_with_access_control_asks_for_the_token(tab: Watched, tmp_path
         opened.value.close()  # before the server, whose absence it would report
         page.close()
     assert token not in log.read_text()
+
+
+def test_a_source_on_demand_begins_with_its_viewer(tab: Watched, tmp_path: Path) -> None:
+    """The page waits for the server to pull it, and plays; when it is closed, the source stops."""
+    config = tmp_path / "tricklecast.toml"
+    config.write_text(f'[source.cam]\nurl = "{SMALL}"\nwhen = "demand"\nstop_after_s = 1\ncontainer = "fmp4"\n')
+
+    def state(server: RunningServer) -> object:
+        return httpx.get(f"{server.url}/api/v1/sources").json()["sources"][0]["state"]
+
+    with serve("--config", str(config)) as server:
+        assert state(server) == "waiting"
+        page = tab.open(f"{server.url}/watch/cam")
+        plays(page, 2, 20)
+        assert state(server) == "running"
+        page.goto("about:blank")
+        eventually(lambda: state(server) == "waiting")

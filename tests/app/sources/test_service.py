@@ -9,6 +9,7 @@ import socket
 import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -50,8 +51,27 @@ def state(client: httpx.Client, name: str = "cam", **headers: str) -> dict[str, 
     return next((row for row in rows if row["name"] == name), {})
 
 
-def is_gone(pid: int) -> bool:
+def runs(client: httpx.Client, name: str = "cam") -> dict[str, Any]:
+    """Wait until a source is published; how it stands then."""
+    found: list[dict[str, Any]] = []
+
+    def running() -> bool:
+        found[:] = [state(client, name)]
+        return found[0].get("state") == "running"
+
+    eventually(running)
+    return found[0]
+
+
+def pid_of(client: httpx.Client, name: str) -> int | None:
+    """The process of a source."""
+    found: int | None = state(client, name).get("pid")
+    return found
+
+
+def is_gone(pid: int | None) -> bool:
     """Whether a process has ended."""
+    assert pid is not None
     try:
         os.kill(pid, 0)
     except ProcessLookupError:
@@ -69,12 +89,13 @@ def test_a_source_is_published_and_outlives_its_process(tmp_path: Path) -> None:
     """A file that is played for ever. Its process is killed: another one goes on, in the same epoch."""
     clip = make_clip(tmp_path / "clip.mp4")
     with local_server(source={"cam": {"url": str(clip), "loop": "forever"}}) as server, client_of(server) as client:
-        running = eventually(lambda: (row := state(client))["state"] == "running" and row)
+        running = runs(client)
         assert (running["url"], running["when"], running["restarts"]) == (str(clip), "always", 0)
         assert first_bytes(client, "/trickle/cam/-2")[1][:1] == b"G"  # MPEG-TS
         before = client.get("/api/v1/channels/cam").json()
         os.kill(running["pid"], signal.SIGKILL)
-        again = eventually(lambda: (row := state(client))["state"] == "running" and row["restarts"] and row)
+        eventually(lambda: state(client)["restarts"])
+        again = runs(client)
         assert again["error"] == "its process was ended by SIGKILL"
         assert again["pid"] != running["pid"]
         after = client.get("/api/v1/channels/cam").json()
@@ -190,7 +211,7 @@ def test_a_process_that_does_not_end_is_killed(monkeypatch: pytest.MonkeyPatch, 
     monkeypatch.setattr(source, "STOP_S", 0.3)
     monkeypatch.setattr(service, "END_S", 0.3)
     with local_server(source={"cam": TEST, "door": TEST}) as server, client_of(server) as client:
-        pids = [eventually(lambda name=name: state(client, name)["pid"]) for name in ("cam", "door")]
+        pids = [eventually(partial(pid_of, client, name)) for name in ("cam", "door")]
         eventually(lambda: server.node.sources._sources["cam"].state() == "starting")
         server.next_settings = server.settings.model_copy(update={"source": {"door": server.settings.source["door"]}})
         server.inside(server.reload)
@@ -228,9 +249,7 @@ def test_a_reload_starts_and_stops_the_difference() -> None:
         assert client.get("/api/v1/sources").json() == {"sources": [], "unreachable": []}
         assert "tricklecast_source" not in client.get("/metrics").text
         reload(server, cam=TEST, door=TEST)
-        running = [
-            eventually(lambda n=n: (row := state(client, n)).get("state") == "running" and row) for n in ("cam", "door")
-        ]
+        running = [runs(client, name) for name in ("cam", "door")]
         reload(server, cam=TEST, yard=TEST)
         eventually(lambda: state(client, "yard").get("state") == "running")
         eventually(lambda: is_gone(running[1]["pid"]))
@@ -238,7 +257,7 @@ def test_a_reload_starts_and_stops_the_difference() -> None:
         assert state(client) == running[0]
         reload(server, cam={**TEST, "container": "fmp4"}, door=TEST)
         eventually(lambda: state(client, "door").get("state") == "running")
-        changed = eventually(lambda: (row := state(client))["state"] == "running" and row)
+        changed = runs(client)
         assert changed["pid"] != running[0]["pid"]
         assert is_gone(running[0]["pid"])
         assert server.reload.counts.failed == 0
@@ -256,6 +275,7 @@ def test_where_clients_need_a_token_a_source_has_its_own(tmp_path: Path) -> None
     with local_server(
         jwt_secret_file=secret, source={"cam": DEMAND, "door": DEMAND}, tls_cert=certificate, tls_key=key
     ) as server:
+        assert server.tls is not None
         trusted = httpx.Client(base_url=f"https://127.0.0.1:{server.port}", verify=server.tls, timeout=WITHIN_S)
         with trusted as client:
             assert client.get("/trickle/door/0").status_code == 401
