@@ -41,6 +41,16 @@ def need_pyav() -> None:
         raise InvalidInput(NEEDS_PYAV) from error
 
 
+def any_titles() -> dict[str, Any]:
+    """Return the options of ``av.open`` with which a title in another encoding than UTF-8 is no reason to refuse a file.
+
+    PyAV 19 does not need any.
+    """
+    import av
+
+    return {"metadata_errors": "replace"} if int(av.__version__.partition(".")[0]) < 19 else {}
+
+
 def reason(error: Exception) -> str:
     """Return the reason of an error of PyAV or the system, in one line."""
     text = getattr(error, "strerror", None) or str(error) or type(error).__name__

@@ -31,6 +31,7 @@ from tricklecast.publisher.raw import StoppableReader, standard_input
 from tricklecast.trickle.errors import InvalidInput
 from tricklecast.trickle.media.timeline import MAX_HELD
 from tricklecast.trickle.pyav import (
+    any_titles,
     codec_family,
     codec_name,
     demuxed,
@@ -480,9 +481,7 @@ def _container(
 
     timeout = None if timeouts_s == (None, None) else timeouts_s
     try:
-        return av.open(
-            source, "r", format, options={**_MERGE_TABLES, **options}, timeout=timeout, metadata_errors="replace"
-        )  # a title in another encoding is no reason to refuse a stream
+        return av.open(source, "r", format, options={**_MERGE_TABLES, **options}, timeout=timeout, **any_titles())
     except InvalidInput:
         raise  # by what is read from
     except (av.error.FFmpegError, OSError, ValueError) as error:

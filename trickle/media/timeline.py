@@ -232,7 +232,7 @@ class Timeline:
 def ticks(time: int, time_base: Fraction) -> int:
     """Turn a time into 90 kHz ticks."""
     # With integers: this runs for every packet, and fractions are slow.
-    numerator, denominator = time_base.as_integer_ratio()
+    numerator, denominator = time_base.numerator, time_base.denominator
     return (2 * CLOCK_HZ * time * numerator + denominator) // (2 * denominator)
 
 
