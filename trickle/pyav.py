@@ -42,9 +42,9 @@ def need_pyav() -> None:
 
 
 def any_titles() -> dict[str, Any]:
-    """Return the options of ``av.open`` with which a title in another encoding than UTF-8 is no reason to refuse a file.
+    """Return the options of ``av.open`` for files whose titles have another encoding than UTF-8.
 
-    PyAV 19 does not need any.
+    Without them such a title is a reason to refuse the file. PyAV 19 has no such options, and needs none.
     """
     import av
 

@@ -198,7 +198,7 @@ class Encoder(ABC):
             frame: a frame without a time begins where the one before it ended.
             captured_us: when it was captured, in microseconds of Unix time; its packets have that in ``opaque``.
         """
-        if frame.pts is None or frame.time_base is None:
+        if frame.pts is None or not frame.time_base:  # zero, with PyAV 19
             frame.time_base = frame.time_base or CLOCK
             frame.pts = round((self._expected or 0) / frame.time_base)
         begin = frame.pts * frame.time_base

@@ -474,7 +474,7 @@ def _track(stream: Stream, wrap: int | None) -> Track:
     context, base = stream.codec_context, stream.time_base
     codec = "unknown" if context is None else context.codec.canonical_name
     name = f"{kind} {stream.id:#x}" if wrap else f"{kind} {stream.id}"
-    return Track(name, kind, codec, 1 if base is None else max(1, round(1 / base)), wrap)
+    return Track(name, kind, codec, max(1, round(1 / base)) if base else 1, wrap)
 
 
 def _add(track: Track, packet: AnyPacket) -> None:
@@ -542,7 +542,7 @@ class _FirstPicture:
         from av.video.frame import PictureType
 
         late_s = 0.0
-        if self._begins is not None and frame.pts is not None and self.stream.time_base is not None:
+        if self._begins is not None and frame.pts is not None and self.stream.time_base:
             late_s = float((frame.pts - self._begins) * self.stream.time_base)
         key = bool(frame.key_frame) or PictureType(frame.pict_type) is PictureType.I
         if frame.is_corrupt:

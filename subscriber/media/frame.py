@@ -82,8 +82,9 @@ class Frame:
     @property
     def time_base(self) -> Fraction:
         """Seconds per tick."""
-        assert self.data.time_base is not None
-        return self.data.time_base
+        base = self.data.time_base
+        assert base is not None
+        return Fraction(base.numerator, base.denominator)  # PyAV 19 has a class of its own
 
     def goes_on_with(self, following: Frame) -> bool:
         """Whether a batch may have both pictures: nothing was missed between them, and their arrays are alike."""

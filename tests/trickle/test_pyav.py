@@ -19,6 +19,7 @@ from tests.publisher.media.clips import make_clip
 from tricklecast.trickle.errors import InvalidInput, NoHardware
 from tricklecast.trickle.pyav import (
     Sink,
+    any_titles,
     check_hwaccel,
     codec_family,
     codec_name,
@@ -53,6 +54,20 @@ def test_a_stream_that_begins_later_stops_no_other() -> None:
     """Its packets are left out, and the others are yielded."""
     found: list[Any] = list(demuxed(cast(Any, LateStream()), cast(Any, ["video"])))
     assert found == [1, 2, 3]
+
+
+def test_a_title_may_have_any_encoding() -> None:
+    """A file of an old camera is opened, with this PyAV and with the next."""
+    file = io.BytesIO()
+    with av.open(file, "w", "wav") as container:
+        stream = cast(Any, container.add_stream("pcm_s16le", rate=8000, layout="mono"))
+        container.metadata["title"] = "Kanal"
+        sound = av.AudioFrame(format="s16", layout="mono", samples=160)
+        sound.sample_rate = 8000
+        container.mux(stream.encode(sound))
+    odd = file.getvalue().replace(b"Kanal", "Känal".encode("latin-1"))
+    with av.open(io.BytesIO(odd), "r", **any_titles()) as container:
+        assert [stream.type for stream in container.streams] == ["audio"]
 
 
 def test_without_pyav_the_error_says_what_to_install(monkeypatch: pytest.MonkeyPatch) -> None:
