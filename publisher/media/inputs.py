@@ -481,12 +481,14 @@ def _container(
 
     timeout = None if timeouts_s == (None, None) else timeouts_s
     try:
-        return av.open(source, "r", format, options={**_MERGE_TABLES, **options}, timeout=timeout, **any_titles())
+        every = {**_MERGE_TABLES, **options}
+        opened: InputContainer = av.open(source, "r", format, options=every, timeout=timeout, **any_titles())
     except InvalidInput:
         raise  # by what is read from
     except (av.error.FFmpegError, OSError, ValueError) as error:
         why = "it is no media, or incomplete" if isinstance(error, av.error.InvalidDataError) else reason(error)
         raise InvalidInput(f"cannot read {name}: {why}{_advice(source, error, options)}") from error
+    return opened
 
 
 def _advice(source: str | ByteReader, error: Exception, options: Mapping[str, str]) -> str:
