@@ -399,18 +399,18 @@ def test_pictures_are_shown_whose_sound_cannot_be_decoded(
     """The page plays them without the sound, and names its codec; a segment that comes in pieces, too."""
     segments = cut(make_clip(tmp_path / "clip.mp4", seconds=6, audio=codec), length_s=1, format_=container)
     channel = f"deaf-{container}"
-    httpx.post(f"{server.base}/{channel}/0", content=segments[0]).raise_for_status()
-    page = tab.open(f"{server.url}/watch/{channel}")
+    for seq, segment in enumerate(segments[:4]):
+        httpx.post(f"{server.base}/{channel}/{seq}", content=segment).raise_for_status()
+    # All of them come at once. The browser says later that it cannot decode the sound, and no picture may be lost.
+    page = tab.open(f"{server.url}/watch/{channel}?segment=0")
     mime = f'audio/mp4; codecs="{name.lower()}"'
     if page.evaluate("mime => MediaSource.isTypeSupported(mime)", mime):
         pytest.skip(f"this Chromium decodes {name}")
-    about = f"{server.url}/api/v1/channels/{channel}"
-    eventually(lambda: httpx.get(about).json()["readers"] > 0, what="the page reads")
+    wait_for(page, BUFFERED, arg=3.5)
     with server.client() as client:
-        for seq, segment in enumerate(segments[1:5], 1):
-            pieces = [segment[at : at + 1500] for at in range(0, len(segment), 1500)]
-            client.channel(channel).upload(seq, *pieces).end()
-    wait_for(page, BUFFERED, arg=2.5)
+        pieces = [segments[4][at : at + 1500] for at in range(0, len(segments[4]), 1500)]
+        client.channel(channel).upload(4, *pieces).end()
+    wait_for(page, BUFFERED, arg=4.5)
     plays(page, 1, frames=1)  # it may jump to the live edge, where few are left
     expect(page.locator("#summary")).to_contain_text(f"without sound: this browser cannot play {name}")
     expect(page.locator("#unmute")).to_be_hidden()
@@ -480,6 +480,32 @@ def test_a_moment_can_be_shared(server: RunningServer, tab: Watched, tmp_path: P
     )
     page.goto(f"{server.url}/watch/shared?segment=400")
     expect(page.locator("#said")).to_contain_text("not kept")
+
+
+def test_one_may_go_back_and_watch_the_recording(tab: Watched, tmp_path: Path) -> None:
+    """By key and by the bar, over window and data directory; when the channel has ended, its recording is offered."""
+    tab.expected += ["404", "470"]
+    behind = "() => document.getElementById('live-text').textContent === 'Go to live' && !video.paused"
+    with serve("--data-dir", str(tmp_path), "--channel-drain-s", "0.2", "--window-segments", "4") as server:
+        with publishing(server.base, "back", SMALL, "--container", "fmp4", "--segment", "500ms"):
+            page = tab.open(f"{server.url}/watch/back")
+            plays(page, 5, 50)
+            page.keyboard.press("m")  # any key shows the controls
+            wait_for(page, "() => !past.hidden")
+            assert barriers(page) == []
+            page.focus("#seek")
+            page.keyboard.press("Home")
+            expect(page.locator("#seek-text")).to_have_text(re.compile(r"^−0:0[4-9]|^−0:[1-9]"))
+            wait_for(page, behind)
+            shows(page, "Segment", "^[0-9],")  # older ones than the window has
+            page.keyboard.press("l")
+            expect(page.locator("#seek-text")).to_have_text("Live")
+        page.click("#recording")
+        wait_for(page, behind)
+        plays(page, 1, 5)
+        expect(page.locator("#seek-text")).to_have_text(re.compile(r"^0:0\d / 0:\d\d$"))
+        page.keyboard.press("l")
+        expect(page.locator("#state-title")).to_have_text("The channel has ended")
 
 
 def test_the_picture_may_leave_the_page(server: RunningServer, tab: Watched) -> None:

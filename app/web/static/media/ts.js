@@ -11,6 +11,10 @@ import { SilentTs } from "./silent.js";
 const PACKET = 188;
 /** The times of a segment stand in its first packets. */
 const MAX_HEAD = PACKET * 64;
+/** What came before the player finds out that it cannot decode the sound is given to the next one: this much. */
+const MAX_KEPT = 8 << 20;
+/** When it has played for so long, in seconds, it can decode the sound. */
+const DECODES_S = 1;
 /** A time line that goes back, or leaps by more than this, is another one. */
 const LEAP_S = 10;
 
@@ -69,6 +73,12 @@ export class TsSink {
     this.deaf = "";
     /** Takes the sound out; null if it is played. @type {SilentTs | null} */
     this.silencer = null;
+    /** @private all that the player was given; null: the next one does not need it @type {Uint8Array[] | null} */
+    this.kept = null;
+    /** @private bytes of that */
+    this.keptBytes = 0;
+    /** @private settled, but while another player takes over @type {Promise<void>} */
+    this.ready = Promise.resolve();
     /** @private the player has failed. The next segment destroys it: it still runs while it reports the error. */
     this.broken = false;
   }
@@ -85,6 +95,7 @@ export class TsSink {
    */
   async push(data) {
     this.whole.push(data);
+    await this.ready;
     if (!this.head) return this.give(data);
     this.head.push(data);
     const head = joined(this.head);
@@ -112,7 +123,23 @@ export class TsSink {
     this.rest = all.subarray(whole);
     if (!whole) return;
     const packets = all.subarray(0, whole);
+    if (this.kept) {
+      this.keptBytes += whole;
+      this.kept.push(packets);
+      if (this.keptBytes > MAX_KEPT || this.video.currentTime > DECODES_S) this.kept = null;
+    }
     this.feed?.(this.silencer ? this.silencer.push(packets) : packets);
+  }
+
+  /**
+   * Play all that has come once more, without its sound.
+   * @private
+   * @param {Uint8Array[]} packets
+   */
+  async again(packets) {
+    await new Promise((resolve) => setTimeout(resolve)); // the player still runs while it reports the error
+    await this.open(this.baseS);
+    for (const one of packets) this.feed?.(this.silencer ? this.silencer.push(one) : one);
   }
 
   end() {
@@ -122,6 +149,10 @@ export class TsSink {
   }
 
   restart() {
+    this.destroy();
+  }
+
+  anew() {
     this.destroy();
   }
 
@@ -142,6 +173,7 @@ export class TsSink {
     this.player?.destroy();
     this.player = null;
     this.feed = null;
+    this.kept = null;
   }
 
   /**
@@ -154,6 +186,7 @@ export class TsSink {
     if (!mpegts.isSupported()) throw new Unplayable("This browser has no Media Source Extensions.");
     this.destroy();
     this.broken = false;
+    if (!this.silencer) [this.kept, this.keptBytes] = [[], 0];
     this.onReset();
     this.baseS = startS;
     this.clock = new ProducerClock();
@@ -208,10 +241,12 @@ export class TsSink {
       const cannot = kind === mpegts.ErrorTypes.MEDIA_ERROR && /codec|format/i.test(detail);
       const mime = (info?.code === DOMException.NOT_SUPPORTED_ERR && /'([^']*codecs[^']*)'/.exec(info.msg)?.[1]) || "";
       if (mime.startsWith("audio/") && !this.silencer) {
-        // The next segment opens a player that is given no sound. If there is nothing else, that one plays nothing.
+        // Another player is given all of it without the sound, or what comes from the next segment on. If there is
+        // nothing else, that one plays nothing.
         this.deaf = codecNames(mime);
         this.silencer = new SilentTs();
-        this.broken = true;
+        if (this.kept) this.ready = this.again(this.kept);
+        else this.broken = true;
       } else if (mime) this.failure = unsupported(mime);
       else if (cannot) this.failure = new Unplayable(`This browser cannot play this MPEG-TS: ${info?.msg ?? detail}.`);
       else this.broken = true; // the next segment opens another one
