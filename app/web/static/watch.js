@@ -6,7 +6,9 @@ import { containerOf, joined } from "./media/containers.js";
 import { LiveEdge } from "./media/live.js";
 import { Messages } from "./media/messages.js";
 import { MseSink, Unplayable } from "./media/mse.js";
-import { pause, Reader } from "./media/trickle.js";
+import { RecordingReader } from "./media/recording.js";
+import { Past } from "./media/seek.js";
+import { LIVE, pause, Reader } from "./media/trickle.js";
 import { TsSink } from "./media/ts.js";
 
 /** Bytes that decide the container of a segment: two packets of MPEG-TS. Of a shorter segment, all bytes decide. */
@@ -22,6 +24,17 @@ const RATE_WINDOW_MS = 4000;
 const SAID_MS = 2500;
 /** Anchors of segments that are kept, to tell which one is shown. */
 const MAX_ANCHORS = 64;
+/** The server is asked what it keeps when the controls are shown, and not more often than this, in milliseconds. */
+const LOOK_MS = 10_000;
+/** As long as nothing is known. */
+const FIRST_LOOK_MS = 2000;
+/** A shorter past has no seek bar; nearer to its end than this is live. Both in milliseconds. */
+const SHORTEST_PAST_MS = 4000;
+const LIVE_MS = 2500;
+/** What the arrow keys go back and forward, in milliseconds. */
+const SKIP_MS = 10_000;
+/** How often the page asks for the recording of a channel that is not there. */
+const RECORDING_LOOKS = 3;
 
 const url = channelUrl(channel);
 const video = byId("video");
@@ -29,8 +42,10 @@ const player = /** @type {HTMLVideoElement} */ (video);
 const stage = byId("stage");
 const edge = new LiveEdge(player);
 const messages = new Messages(byId("messages-list"));
+const past = new Past(url, () => token() ?? "");
+const seekBar = /** @type {HTMLInputElement} */ (byId("seek"));
 
-/** @type {Reader | null} */
+/** @type {Reader | RecordingReader | null} */
 let reader = null;
 /** @type {MseSink | TsSink | Messages | null} takes the segments; null until their container is known */
 let sink = null;
@@ -44,7 +59,11 @@ let truncations = 0; // segments that were cut short
 let lastChunkAt = 0;
 let segmentS = 1; // mean time from segment to segment, in seconds
 let segmentAt = 0; // when the present segment began
-/** Where segments begin on the player's time line, in seconds. @type {{seq: number, atS: number}[]} */
+/**
+ * Where segments begin on the player's time line, in seconds, and when they were published, in milliseconds since 1970
+ * (of a recording: since its beginning).
+ * @type {{seq: number, atS: number, ms: number}[]}
+ */
 let anchors = [];
 /** Mean time from picture to picture, in seconds, and the media time of the newest one. */
 let frameS = 1 / 25;
@@ -60,17 +79,31 @@ let stop = new AbortController();
 /** The moment that the address names, of `Share`: a segment, and seconds in it. */
 const asked = new URLSearchParams(location.search);
 const sharedSeq = /^\d{1,15}$/.test(asked.get("segment") ?? "") ? Number(asked.get("segment")) : null;
-const sharedS = Math.min(600, Number(asked.get("s")) || 0);
 edge.behind = sharedSeq !== null;
-edge.from = sharedS;
+edge.from = Math.min(600, Number(asked.get("s")) || 0);
+
+/** The segment that the user wants to begin with, until it has begun; null: any. */
+let wantedSeq = sharedSeq;
+/** The recording that is played; null: the channel. @type {import("./media/recording.js").Piece[] | null} */
+let pieces = null;
+/** Whether the reader that ends is followed by another one. */
+let again = false;
+/** Aborted when the user goes elsewhere. */
+let moved = new AbortController();
 
 async function follow() {
   for (;;) {
     stop = new AbortController();
-    const from = edge.behind && sharedSeq !== null ? { from: sharedSeq } : {};
-    reader = new Reader(url, { token: token() ?? "", signal: stop.signal, ...from });
+    again = false;
+    const options = { token: token() ?? "", signal: stop.signal };
+    if (pieces) reader = new RecordingReader(pieces, options);
+    else reader = new Reader(url, { ...options, ...(edge.behind && wantedSeq !== null && { from: wantedSeq }) });
     try {
       const denied = await consume(reader);
+      if (again) {
+        closeSink();
+        continue;
+      }
       if (!denied) return;
       if (denied.status === 401) {
         show("This channel asks for a token", "Sign in to watch it.");
@@ -84,6 +117,7 @@ async function follow() {
       // The browser's decoder gave up: begin anew, with the next segment.
       console.info("The player begins anew:", error);
       closeSink();
+      if (edge.behind) [wantedSeq, edge.from] = [seq + 1, 0];
       await pause(1, stop.signal);
     } finally {
       stop.abort();
@@ -93,7 +127,7 @@ async function follow() {
 
 /**
  * Hand the reader's events to the sink.
- * @param {Reader} source
+ * @param {Reader | RecordingReader} source
  * @returns {Promise<{status: number, text: string} | null>} the refusal that ended it
  */
 async function consume(source) {
@@ -108,7 +142,10 @@ async function consume(source) {
         await roomBehind();
         if (player.paused && edge.ahead > PAUSED_S) {
           source.jump();
-          await new Promise((resolve) => player.addEventListener("play", resolve, { once: true }));
+          await new Promise((resolve) => {
+            player.addEventListener("play", resolve, { once: true, signal: moved.signal });
+            moved.signal.addEventListener("abort", resolve, { once: true });
+          });
         } else if (!edge.behind && event.behind * segmentS > MAX_BEHIND_S) source.jump();
         if (event.restarted && sink && !(sink instanceof Messages)) sink.restart();
         break;
@@ -128,10 +165,10 @@ async function consume(source) {
         break;
       }
       case "end": {
-        if (head?.length) await begin(joined(head));
+        if (head?.length && event.truncated !== "skipped") await begin(joined(head));
         head = null;
         const whole = sink instanceof Messages ? sink.end(event.truncated) : sink?.end();
-        if (event.truncated || whole === false) truncations += 1;
+        if (event.truncated !== "skipped" && (event.truncated || whole === false)) truncations += 1;
         break;
       }
       case "gap":
@@ -139,7 +176,7 @@ async function consume(source) {
         if (sink instanceof Messages) sink.note(`${event.to - event.from} segments are missing from ${event.from} on`);
         break;
       case "wait":
-        if (edge.behind && !anchors.length) leaveBehind(); // the address names a segment that was never there
+        if (!pieces && edge.behind && !anchors.length) leaveBehind(); // the address names a segment that was never there
         if (event.why === "ended" && sink && !(sink instanceof Messages)) sink.finish();
         wait(event);
         break;
@@ -152,30 +189,174 @@ async function consume(source) {
   return null;
 }
 
-/** @param {{seq: number, type: string, behind: number}} event */
+/** @param {{seq: number, type: string, behind: number, openedMs: number}} event */
 function noteSegment(event) {
   const now = performance.now();
   if (segmentAt && event.behind === 0) segmentS = 0.7 * segmentS + 0.3 * Math.min(10, (now - segmentAt) / 1000);
   segmentAt = now;
   ({ seq, type: contentType } = event);
-  if (edge.behind && sharedSeq !== null && !anchors.length && seq !== sharedSeq) {
-    leaveBehind();
-  }
+  if (wantedSeq !== null && !pieces && edge.behind && seq !== wantedSeq) leaveBehind();
+  wantedSeq = null;
   // The head of a segment is where the buffer ends, as long as nothing was left out.
-  anchors.push({ seq, atS: edge.newest });
+  anchors.push({ seq, atS: edge.newest, ms: publishedMs(event) });
   if (anchors.length > MAX_ANCHORS) anchors.shift();
+}
+
+/**
+ * When a segment was published. One that is still being written is the newest, or follows those before it.
+ * @param {{seq: number, behind: number, openedMs: number}} event
+ */
+function publishedMs(event) {
+  if (pieces) return (pieces[event.seq]?.atS ?? 0) * 1000;
+  if (!Number.isNaN(event.openedMs)) return event.openedMs;
+  const last = anchors.at(-1);
+  const follows = last ? last.ms + (edge.newest - last.atS) * 1000 : NaN;
+  return event.behind || Number.isNaN(past.edgeMs) ? follows : past.edgeMs;
 }
 
 /** The moment of the address is not there: go on at the live edge. */
 function leaveBehind() {
   edge.behind = false;
+  wantedSeq = null;
   reader?.jump();
   say("That moment is not kept: this is live");
 }
 
 /** Read no further than some seconds ahead of what lies behind and is played. */
 async function roomBehind() {
-  while (edge.behind && edge.ahead > PAUSED_S && !stop.signal.aborted) await pause(0.2, stop.signal);
+  const { signal } = moved;
+  while (edge.behind && edge.ahead > PAUSED_S && !stop.signal.aborted && !signal.aborted) await pause(0.2, stop.signal);
+}
+
+// The past.
+
+/** From when until when there is something to see, in milliseconds as the anchors have them. */
+function pastEnds() {
+  const last = pieces?.at(-1);
+  return last ? [0, (last.atS + last.lengthS) * 1000] : [past.oldestMs, past.edgeMs];
+}
+
+/** When the picture that is shown was published; NaN if that is not known. */
+function positionMs() {
+  const anchor = anchors.findLast(({ atS }) => atS <= player.currentTime + 0.001);
+  return anchor ? anchor.ms + (player.currentTime - anchor.atS) * 1000 : NaN;
+}
+
+/**
+ * Begin with another segment, on a new time line.
+ * @param {number} at its seq; of a recording, which piece it is
+ * @param {number} seconds in it
+ */
+function beginAt(at, seconds) {
+  [edge.behind, edge.from] = [at !== LIVE, seconds];
+  wantedSeq = at === LIVE || pieces ? null : at;
+  if (sink && !(sink instanceof Messages)) sink.anew();
+  reader?.go(at);
+  moved.abort();
+  moved = new AbortController();
+  if (!edge.behind && edge.paused) togglePlay();
+}
+
+/** Counts the times that the user has chosen: the last one holds. */
+let choices = 0;
+/** The time that was chosen, until its picture is there; NaN: none. */
+let chosenMs = NaN;
+let isMoving = false; // the time line of the time that was chosen has not begun
+
+/** Show what was published at this time. @param {number} ms */
+async function seekTo(ms) {
+  const [first = NaN, last = NaN] = pastEnds();
+  if (!(last - first > SHORTEST_PAST_MS)) return;
+  choices += 1;
+  if (!pieces && ms > last - LIVE_MS) return goLive();
+  const wanted = Math.max(first, Math.min(ms, last - 500));
+  const anchor = anchors.findLast((one) => one.ms <= wanted);
+  const at = anchor ? anchor.atS + (wanted - anchor.ms) / 1000 : NaN;
+  const { buffered } = player;
+  for (let range = 0; range < buffered.length; range += 1) {
+    if (!(at >= buffered.start(range) && at <= buffered.end(range))) continue;
+    edge.behind = true;
+    chosenMs = NaN;
+    player.currentTime = at;
+    return;
+  }
+  const choice = choices;
+  [chosenMs, isMoving] = [wanted, true];
+  const found = pieces ? pieceAt(pieces, wanted / 1000) : await past.find(wanted);
+  if (choice !== choices) return;
+  if (found) beginAt(found.seq, found.s);
+  else chosenMs = NaN;
+}
+
+/** @param {import("./media/recording.js").Piece[]} all @param {number} s */
+function pieceAt(all, s) {
+  const seq = Math.max(0, all.findLastIndex(({ atS }) => atS <= s));
+  return { seq, s: s - (all[seq]?.atS ?? 0) };
+}
+
+/** @param {number} ms */
+function skip(ms) {
+  const [, last = NaN] = pastEnds();
+  const at = Number.isNaN(chosenMs) ? positionMs() : chosenMs;
+  seekTo((Number.isNaN(at) ? last : at) + ms);
+}
+
+let recordingLooks = 0;
+
+/** The channel is not there: there may be a recording of it, which the user may watch. */
+async function lookForRecording() {
+  const button = byId("recording");
+  if (pieces || !button.hidden || recordingLooks >= RECORDING_LOOKS) return;
+  recordingLooks += 1;
+  const found = await RecordingReader.find(url, token() ?? "");
+  const last = found?.at(-1);
+  if (!last || pieces) return;
+  button.textContent = `Watch the recording (${clockText(last.atS + last.lengthS)})`;
+  button.hidden = false;
+  button.onclick = () => {
+    pieces = found;
+    button.hidden = true;
+    [edge.behind, edge.from, again] = [true, 0, true];
+    stop.abort();
+  };
+}
+
+/** @param {number} seconds */
+function clockText(seconds) {
+  const whole = Math.max(0, Math.round(seconds));
+  const [h, m, s] = [Math.floor(whole / 3600), Math.floor(whole / 60) % 60, whole % 60];
+  const two = (/** @type {number} */ value) => String(value).padStart(2, "0");
+  return h ? `${h}:${two(m)}:${two(s)}` : `${m}:${two(s)}`;
+}
+
+/** Whether the user holds the handle of the seek bar. */
+let isSeeking = false;
+
+/** Show where in the past the picture is. */
+function showSeek() {
+  const [first = NaN, last = NaN] = pastEnds();
+  const isThere = Number.isNaN(chosenMs);
+  const known = last - first > SHORTEST_PAST_MS && (firstFrame || !isThere);
+  byId("past").hidden = !known && seekBar !== document.activeElement;
+  if (!known || isSeeking) return;
+  const isLive = !edge.behind && !edge.paused;
+  const at = isThere ? positionMs() : chosenMs;
+  seekBar.max = String(Math.round((last - first) / 1000));
+  seekBar.value = isLive || Number.isNaN(at) ? seekBar.max : String((at - first) / 1000);
+  tellSeek();
+}
+
+/** Say in words what the handle of the seek bar is at. */
+function tellSeek() {
+  const [first = 0, last = 0] = pastEnds();
+  const ms = first + seekBar.valueAsNumber * 1000;
+  const behindS = (last - ms) / 1000;
+  const isLive = !pieces && behindS * 1000 < LIVE_MS && (isSeeking || !edge.behind);
+  const time = pieces ? "" : new Date(ms).toLocaleTimeString();
+  const text = pieces ? `${clockText(ms / 1000)} / ${clockText(last / 1000)}` : isLive ? "Live" : `−${clockText(behindS)}`;
+  setText("seek-text", isSeeking && time && !isLive ? `${text} · ${time}` : text);
+  const words = pieces ? text.replace("/", "of") : isLive ? "Live" : `${clockText(behindS)} behind live, ${time}`;
+  if (seekBar.getAttribute("aria-valuetext") !== words) seekBar.setAttribute("aria-valuetext", words);
 }
 
 /**
@@ -201,7 +382,7 @@ async function begin(start) {
 
 /** Another time line begins. */
 function reset() {
-  firstFrame = false;
+  firstFrame = isMoving = false;
   anchors = anchors.slice(-1).map((one) => ({ ...one, atS: 0 }));
   edge.reset();
 }
@@ -237,8 +418,10 @@ function show(title, text, busy = false) {
 
 /** @param {{why: string, text: string, seconds: number}} event */
 function wait({ why, text, seconds }) {
+  if (why === "missing" || why === "ended") lookForRecording();
   const again = `Next attempt in ${Math.max(1, Math.round(seconds))} s.`;
   if (why === "missing") show("Nobody publishes here yet", "It begins as soon as somebody publishes to this channel.", true);
+  else if (why === "ended" && pieces) show("The recording is over", "");
   else if (why === "ended") show("The channel has ended", "It goes on as soon as somebody publishes to it again.", true);
   else if (why === "behind") show("Waiting for the publisher", "", true);
   else if (why === "offline") show("No connection to the server", again, true);
@@ -307,6 +490,7 @@ function update() {
   const isDry = player.readyState < 3 || player.ended;
   const isQuiet = lastChunkAt > 0 && now - lastChunkAt > QUIET_MS;
   firstFrame ||= player.readyState >= 2;
+  if (firstFrame && !isMoving) chosenMs = NaN;
   let said = trouble;
   if (edge.blocked) said = { title: "Press play", text: "This browser plays nothing before you do something.", busy: false };
   else if (isQuiet && !said.title) {
@@ -317,6 +501,10 @@ function update() {
   // A short stall needs no text.
   state.hidden = playing || (edge.paused && !edge.blocked) || !said.title;
   state.classList.toggle("busy", said.busy);
+  if (playing) byId("recording").hidden = true;
+  byId("share").hidden = pieces !== null;
+  if (!pieces && firstFrame && !stage.classList.contains("idle")) past.look(past.isKnown ? LOOK_MS : FIRST_LOOK_MS);
+  showSeek();
   setText("state-title", said.title);
   setText("state-text", said.text);
   showPlay();
@@ -393,12 +581,13 @@ function showPlay() {
 }
 
 function goLive() {
-  if (edge.behind) {
-    edge.behind = false;
-    reader?.jump();
-    if (edge.paused) togglePlay();
+  chosenMs = NaN;
+  if (pieces) {
+    [pieces, edge.behind, again, recordingLooks] = [null, false, true, 0];
+    stop.abort();
     return;
   }
+  if (edge.behind) return beginAt(LIVE, 0);
   if (edge.paused) return togglePlay();
   edge.jump();
 }
@@ -456,6 +645,8 @@ const KEYS = /** @type {Record<string, () => void>} */ ({
   s: share,
   ",": () => edge.step(-frameS),
   ".": () => edge.step(frameS),
+  arrowleft: () => skip(-SKIP_MS),
+  arrowright: () => skip(SKIP_MS),
 });
 
 function listen() {
@@ -475,9 +666,21 @@ function listen() {
     player.muted = player.volume === 0;
     showSound();
   });
+  seekBar.addEventListener("input", () => {
+    isSeeking = true;
+    tellSeek();
+  });
+  seekBar.addEventListener("change", () => {
+    isSeeking = false;
+    const [first = NaN, last = NaN] = pastEnds();
+    seekTo(seekBar.value === seekBar.max ? last : first + seekBar.valueAsNumber * 1000);
+  });
   document.addEventListener("keydown", (event) => {
     const at = event.target instanceof Element ? event.target : document.body;
-    const isTyping = at.closest("input, textarea, select, dialog") || (event.key === " " && at.closest("button, a"));
+    const isTyping =
+      at.closest("input:not([type=range]), textarea, select, dialog") ||
+      (event.key === " " && at.closest("button, a")) ||
+      (event.key.startsWith("Arrow") && at.closest("#volume"));
     const act = KEYS[event.key.toLowerCase()];
     if (!act || isTyping || event.ctrlKey || event.metaKey || event.altKey || stage.hidden) return;
     event.preventDefault();

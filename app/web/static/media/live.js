@@ -25,6 +25,9 @@ const AWAY_MS = 2500;
 const LONGEST_LUMP_MS = 12_000;
 const CALM_MS = 10_000;
 
+/** Where playback is to begin may not be there yet; if nothing comes for this time, it begins before that. */
+const FROM_MS = 1000;
+
 const MAX_ANCHORS = 64;
 
 /** Tells when a picture was made, from the times that the producer wrote at the beginning of each segment. */
@@ -189,10 +192,14 @@ export class LiveEdge {
     const last = buffered.length - 1;
     const end = buffered.end(last);
     if (!this.began) {
+      // What lies behind begins where the user wants it to, if that comes soon.
+      const wanted = buffered.start(last) + this.from;
+      if (end > this.end) [this.end, this.grown] = [end, now];
+      if (this.behind && end <= wanted && now - this.grown < FROM_MS) return;
       this.began = now;
       this.grown = now;
       this.end = end;
-      const behind = Math.min(end, buffered.start(last) + this.from);
+      const behind = Math.min(end, wanted);
       video.currentTime = this.behind ? behind : Math.max(buffered.start(last), end - this.wanted);
       if (!this.paused) this.play();
       return;

@@ -62,6 +62,8 @@ export class MseSink {
     this.whole = new Whole(container);
     /** @private the last segment was not whole: the buffer must drop the rest of its last box */
     this.broken = false;
+    /** @private whether the next segment begins a new time line */
+    this.isFresh = false;
     /** @private whether the present time line has a segment */
     this.placed = false;
     /** @private of the media source, for the element */
@@ -120,6 +122,11 @@ export class MseSink {
     this.broken = true;
   }
 
+  /** The user has chosen another time: the next segment begins a new time line. */
+  anew() {
+    this.isFresh = true;
+  }
+
   /** The channel has ended: the browser need not wait for more, and shows the last pictures. */
   finish() {
     if (this.source?.readyState !== "open" || this.buffer?.updating) return;
@@ -151,7 +158,7 @@ export class MseSink {
   async prepare(mime, tracks, startS, producerMs) {
     if (tracks !== this.tracks) [mime, tracks] = this.playable(mime, tracks);
     const kinds = (/** @type {import("./containers.js").Track[]} */ list) => list.map(({ kind }) => kind).join();
-    if (!this.buffer || this.video.error || kinds(tracks) !== kinds(this.tracks)) {
+    if (!this.buffer || this.isFresh || this.video.error || kinds(tracks) !== kinds(this.tracks)) {
       await this.open(mime);
     } else if (this.broken || this.container === "webm") {
       // A source that was ended opens again, which `abort` needs.
@@ -217,7 +224,7 @@ export class MseSink {
     this.buffer = source.addSourceBuffer(mime);
     if (this.container === "aac" || this.container === "mp3") this.buffer.mode = "sequence";
     source.duration = Infinity;
-    this.placed = false;
+    this.placed = this.isFresh = false;
     this.clock = new ProducerClock();
     this.mime = "";
   }

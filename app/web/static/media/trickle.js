@@ -8,6 +8,8 @@
 // A page cannot read trailers. So it learns that a segment is truncated from a header (the segment was truncated
 // before the answer began), from a body that breaks off, or from the container: see `isWhole` in containers.js.
 
+import { openedMs } from "./seek.js";
+
 /** The segment number that stands for the newest segment that has begun. */
 export const LIVE = -2;
 
@@ -19,7 +21,8 @@ const LONGEST_DELAY_S = 8;
 /**
  * An event that a reader reports.
  * - `segment`: the answer for a segment has begun. `behind`: how many newer segments the channel has. `restarted`: the
- *   segment does not follow the one before it (another publisher, or the channel's next epoch).
+ *   segment does not follow the one before it (another publisher, or the channel's next epoch). `openedMs`: when the
+ *   server got its first byte, in milliseconds since 1970; NaN for one that is still being written.
  * - `chunk`: bytes of that segment, as they arrived.
  * - `end`: the segment is over. `truncated`: why it is not whole, if HTTP says so; else empty.
  * - `gap`: segments from `from` to before `to` are missing.
@@ -27,7 +30,7 @@ const LONGEST_DELAY_S = 8;
  *   `behind` (the publisher sends segments again), `refused` (the server's limits), `offline` (no answer).
  * - `denied`: the server accepts only another token, or no token at all. The reader stops.
  * - `invalid`: the request is wrong, so a retry cannot help. The reader stops.
- * @typedef {{kind: 'segment', seq: number, type: string, epoch: number, restarted: boolean, behind: number}
+ * @typedef {{kind: 'segment', seq: number, type: string, epoch: number, restarted: boolean, behind: number, openedMs: number}
  *   | {kind: 'chunk', seq: number, data: Uint8Array}
  *   | {kind: 'end', seq: number, truncated: string}
  *   | {kind: 'gap', from: number, to: number, why: string}
@@ -112,9 +115,11 @@ export class Reader {
     this.restarted = false;
     /** @private @type {number | null} the first segment that was left out on the way to the live edge */
     this.skipping = null;
+    /** @private how often it went elsewhere */
+    this.turns = 0;
     /** @private the request for the next segment @type {{seq: number, answer: Promise<Answer>, stop: AbortController} | null} */
     this.ahead = null;
-    /** @private @type {AbortController | null} the body that is being read */
+    /** @private @type {AbortController | null} the answer that is waited for, or the body that is being read */
     this.reading = null;
     /** @private waits in a row for one reason */
     this.failures = 0;
@@ -127,11 +132,20 @@ export class Reader {
   /** Go on at the newest segment that has begun, and leave out what lies between. */
   jump() {
     if (this.next === LIVE) return;
-    this.skipping = this.next;
-    this.next = LIVE;
+    const from = this.next;
+    this.go(LIVE);
+    this.skipping = from;
+  }
+
+  /** Go on at another segment, which the user has chosen. @param {number} seq */
+  go(seq) {
+    this.next = seq;
+    this.skipping = null;
+    this.turns += 1;
     this.reading?.abort();
     this.ahead?.stop.abort();
     this.ahead = null;
+    this.waiting.abort();
   }
 
   /** Send the next request now: for example, the network is back. */
@@ -146,8 +160,10 @@ export class Reader {
   async *read() {
     try {
       while (!this.signal.aborted) {
+        const { turns } = this;
         const answer = await this.ask(this.next);
         if (this.signal.aborted) return;
+        if (turns !== this.turns) continue;
         if ('error' in answer) {
           yield* this.wait('offline', 'The server does not answer.');
           continue;
@@ -186,13 +202,15 @@ export class Reader {
    */
   ask(seq) {
     if (this.ahead && this.ahead.seq === seq) {
-      const { answer } = this.ahead;
+      const { answer, stop } = this.ahead;
       this.ahead = null;
+      this.reading = stop;
       return answer;
     }
     this.ahead?.stop.abort();
     this.ahead = null;
-    return this.get(seq, new AbortController());
+    this.reading = new AbortController();
+    return this.get(seq, this.reading);
   }
 
   /**
@@ -278,6 +296,7 @@ export class Reader {
    */
   async *segment({ response, stop }) {
     const place = placed(response.headers);
+    const { turns } = this;
     if (this.begunAgain(place)) {
       stop.abort();
       this.next = LIVE;
@@ -313,9 +332,10 @@ export class Reader {
       epoch: this.epoch,
       restarted,
       behind: place.latest === null ? 0 : Math.max(0, place.latest - seq - 1),
+      openedMs: openedMs(response.headers),
     };
     let truncated = place.truncated;
-    for await (const data of this.body(seq, response)) {
+    for await (const data of this.body(seq, response, turns)) {
       if (typeof data === 'string') truncated = data;
       else yield { kind: 'chunk', seq, data };
     }
@@ -329,9 +349,10 @@ export class Reader {
    * @private
    * @param {number} seq
    * @param {Response} first
+   * @param {number} turns of the reader when the answer began
    * @returns {AsyncGenerator<Uint8Array | string, void, void>}
    */
-  async *body(seq, first) {
+  async *body(seq, first, turns) {
     /** @type {Response | null} */
     let response = first;
     let done = 0;
@@ -353,14 +374,14 @@ export class Reader {
       } catch {
         // The connection broke, or the page goes elsewhere.
       }
-      if (this.signal.aborted || this.next !== seq + 1 || attempt > 3) break;
+      if (this.signal.aborted || turns !== this.turns || attempt > 3) break;
       this.ahead?.stop.abort();
       this.ahead = null;
       await pause(retryDelay(attempt), this.signal);
       const again = await this.get(seq, (this.reading = new AbortController()));
       response = 'response' in again && this.continues(again.response) ? again.response : null;
     }
-    if (!this.signal.aborted) yield this.next === LIVE ? 'skipped' : 'cut off';
+    if (!this.signal.aborted) yield turns === this.turns ? 'cut off' : 'skipped';
   }
 
   /**
