@@ -16,7 +16,10 @@ from tricklecast.trickle.amounts import parse_bitrate, parse_duration, parse_siz
 from tricklecast.trickle.terminal import NO_CREDENTIALS, ChannelUrls, Credentials, checked, option, with_credentials
 
 if TYPE_CHECKING:
+    from tricklecast.publisher.feed import Totals
     from tricklecast.publisher.media.encode import Encoding
+    from tricklecast.publisher.media.inputs import Input
+    from tricklecast.publisher.media.reader import MediaOptions
     from tricklecast.publisher.steps import Source
 
 STDIN: Final = "-"
@@ -28,11 +31,11 @@ HUGE_BYTES: Final = 1 << 30
 
 _SEGMENTS: Final = "Segments"
 _INPUT: Final = "Input"
-_ENCODING: Final = "Encoding (with --transcode)"
+_ENCODING: Final = "Encoding (with --transcode or --ladder)"
 
 _OF_MEDIA: Final = (
     *("realtime", "container", "min_segment", "segment", "input_option", "transcode", "reopen", "loop"),
-    *("video_bitrate", "gop", "audio_codec"),
+    *("video_bitrate", "gop", "audio_codec", "ladder"),
 )
 """Parameters that --raw refuses."""
 
@@ -132,6 +135,15 @@ async def publish(
     audio_codec: Annotated[
         Literal["aac", "opus"] | None, option(None, "Audio codec.", group=_ENCODING, default="aac")
     ] = None,
+    ladder: Annotated[
+        str | None,
+        option(
+            "RUNGS",
+            "Encode in several sizes, each to a channel of its own: with 1080p,720p,360p to CHANNEL, CHANNEL_720p and "
+            "CHANNEL_360p. Players of HLS choose among them.",
+            group=_ENCODING,
+        ),
+    ] = None,
     buffer: Annotated[
         str,
         option(
@@ -160,6 +172,7 @@ async def publish(
       tricklecast publish $URL film.mp4
       tricklecast publish $URL rtsp://camera.local/stream --container fmp4
       tricklecast publish $URL v4l2:/dev/video0 --transcode --gop 1s
+      tricklecast publish $URL film.mp4 --ladder 1080p,720p,360p
       ffmpeg ... -f mpegts - | tricklecast publish $URL -
       my-program | tricklecast publish $URL - --raw --by line
     """
@@ -171,20 +184,36 @@ async def publish(
     channel_urls(url)
     if content_type is not None:
         checked("--content-type", lambda text: check_header_value("Content-Type", text), content_type)
-    made = _raw(values) if raw else _media(values)
-    totals = await run(
-        url,
-        made,
-        leave_open=leave_open,
-        takeover=takeover,
-        start=checked("--start", parse_start, start),
+    first = checked("--start", parse_start, start)
+    options: dict[str, Any] = {
+        "leave_open": leave_open,
+        "takeover": takeover,
         **checked("--buffer", parse_buffer, buffer),
-        content_type=content_type,
-        verify=credentials.tls or True,
-        auth=credentials.auth,
-    )
+        "content_type": content_type,
+        "verify": credentials.tls or True,
+        "auth": credentials.auth,
+    }
+    if ladder is not None and not raw:
+        totals = await _run_ladder(url, values, first, options)
+    else:
+        totals = await run(url, _raw(values) if raw else _media_input(values), start=first, **options)
     if totals.lost or totals.dropped:
         raise typer.Exit(1)
+
+
+async def _run_ladder(url: str, values: Mapping[str, Any], start: Any, options: dict[str, Any]) -> Totals:
+    """Publish in several sizes."""
+    from tricklecast.publisher.ladder import run_ladder
+    from tricklecast.publisher.media.ladder import ladder_of
+    from tricklecast.trickle.media.ladder import parse_ladder
+
+    ladder = checked("--ladder", parse_ladder, values["ladder"])
+    if values["video_bitrate"] is not None:
+        raise typer.BadParameter("each rung of a --ladder has its bit rate", param_hint="--video-bitrate")
+    if start == "reset":
+        raise typer.BadParameter("the rungs of a --ladder resume, or begin with a number", param_hint="--start")
+    what, media = _media({**values, "transcode": True})
+    return await run_ladder(url, ladder_of(what, media, ladder), ladder, start=start, **options)
 
 
 def parse_buffer(text: str) -> dict[str, Any]:
@@ -219,10 +248,17 @@ def _raw(values: Mapping[str, Any]) -> Source:
     return RawSource(path, checked("--by", parse_by, values["by"] or DEFAULT_BY))
 
 
-def _media(values: Mapping[str, Any]) -> Source:
+def _media_input(values: Mapping[str, Any]) -> Source:
     """The source that the options describe."""
+    from tricklecast.publisher.media.reader import MediaInput
+
+    return MediaInput(*_media(values))
+
+
+def _media(values: Mapping[str, Any]) -> tuple[Input, MediaOptions]:
+    """The input that the options describe, and how it is published."""
     from tricklecast.publisher.media.inputs import Input, Kind
-    from tricklecast.publisher.media.reader import MediaInput, MediaOptions
+    from tricklecast.publisher.media.reader import MediaOptions
 
     if values["by"] is not None:
         raise typer.BadParameter("--by needs --raw: media is split at its keyframes")
@@ -243,7 +279,7 @@ def _media(values: Mapping[str, Any]) -> Source:
     )
     if options.plays != 1 and what.kind is not Kind.FILE:
         raise typer.BadParameter(f"only a file can be played again, not {what.name}", param_hint="--loop")
-    return MediaInput(what, options)
+    return what, options
 
 
 def _encoding(values: Mapping[str, Any]) -> Encoding | None:

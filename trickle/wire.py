@@ -37,6 +37,9 @@ HLS_ROUTE: Final = "hls"
 """``GET /{channel}/index.m3u8`` returns an HLS playlist, as ``media.m3u8`` does. Its media are at
 ``/{channel}/hls/...``."""
 
+LADDER_PARAMETER: Final = "ladder"
+"""``GET /{channel}/index.m3u8?ladder=1080p,360p`` also names the channels of lower rungs (``trickle.media.ladder``)."""
+
 FEED_PROTOCOL: Final = "trickle-feed"
 """``GET /{channel}`` with ``Upgrade: trickle-feed`` switches the connection to the feed of the channel."""
 

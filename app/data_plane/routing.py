@@ -15,11 +15,13 @@ from urllib.parse import unquote_to_bytes
 
 from tricklecast.trickle.amounts import parse_duration
 from tricklecast.trickle.errors import InvalidChannelName, InvalidInput, InvalidSeq
+from tricklecast.trickle.media.ladder import Rung, parse_ladder
 from tricklecast.trickle.paths import MAX_DIGITS, parse_channel, parse_seq
 from tricklecast.trickle.records import Op
 from tricklecast.trickle.wire import (
     CHANGEFEED,
     HLS_ROUTE,
+    LADDER_PARAMETER,
     LAST_SEQ,
     MEDIA_PLAYLIST_ROUTE,
     NEXT_ROUTE,
@@ -123,6 +125,7 @@ class Blocking(NamedTuple):
         is_media: ``media.m3u8`` was asked for, not ``index.m3u8``.
         track: the number of the one track that the media are to have; ``None``: all tracks.
         start: where a playlist begins that keeps all segments; ``None``: near the live edge.
+        ladder: the rungs of a ladder whose highest one this channel is; empty: the channel stands alone.
     """
 
     msn: int | None
@@ -131,6 +134,7 @@ class Blocking(NamedTuple):
     is_media: bool
     track: int | None = None
     start: Start | None = None
+    ladder: tuple[Rung, ...] = ()
 
 
 class Route:
@@ -310,7 +314,15 @@ def _playlist_route(op: Op | None, channel: str, query: bytes, *, is_media: bool
         return Route(op, channel, error=error if op else "", allow=_READ_ONLY)
     if start is not None and msn is not None and not is_media:
         return Route(op, channel, error=f"_HLS_msn with {START_PARAMETER}" if op else "", allow=_READ_ONLY)
-    asked = Blocking(msn, part, parameter(query, b"token"), is_media, track, start)
+    ladder: tuple[Rung, ...] = ()
+    if (text := parameter(query, LADDER_PARAMETER.encode())) and not is_media:
+        try:
+            ladder = parse_ladder(text.decode("latin-1"))
+        except ValueError as problem:
+            return Route(op, channel, error=f"Invalid {LADDER_PARAMETER}: {problem}" if op else "", allow=_READ_ONLY)
+        if msn is not None:
+            return Route(op, channel, error=f"_HLS_msn with {LADDER_PARAMETER}" if op else "", allow=_READ_ONLY)
+    asked = Blocking(msn, part, parameter(query, b"token"), is_media, track, start, ladder)
     return Route(op, channel, allow=_READ_ONLY, blocking=asked)
 
 

@@ -15,6 +15,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
 from typing import Final
+from urllib.parse import quote
 
 from tricklecast.app.hls.codecs import SOUND, VIDEO, Stream, tag_of
 from tricklecast.app.hls.packager import Packager
@@ -23,6 +24,7 @@ from tricklecast.app.hls.rendered import MORE, QUERY, Rendered
 from tricklecast.app.hls.renditions import renditions
 from tricklecast.app.hls.timeline import MediaSegment
 from tricklecast.trickle.media.containers import Container
+from tricklecast.trickle.media.ladder import Rung, channel_of
 from tricklecast.trickle.wire import MEDIA_PLAYLIST_ROUTE
 
 _RATES: Final = (
@@ -50,26 +52,33 @@ hls.js ends with an error instead. In MP4 it cannot leave it out."""
 
 MAX_RATE: Final = 1000.0
 
+SOUND_BITRATE: Final = 128_000
+PEAK: Final = 1.3
+"""Of a rung of a ladder: the sound beside its pictures; its highest rate, and the container, against the average."""
 
-def multivariant(packager: Packager) -> Rendered:
-    """The multivariant playlist of a channel that is ready, as it is now."""
+
+def multivariant(packager: Packager, ladder: tuple[Rung, ...] = ()) -> Rendered:
+    """The multivariant playlist of a channel that is ready, as it is now.
+
+    Args:
+        ladder: whose highest rung this channel is.
+    """
+    if ladder:
+        return Rendered(packager.version, "\n".join(_lines(packager, ladder)) + "\n")
     if packager.announced.version != packager.version:
         text = "\n".join(_lines(packager)) + "\n"
         packager.announced = Rendered(packager.version, text)
     return packager.announced
 
 
-def _lines(packager: Packager) -> Iterator[str]:
+def _lines(packager: Packager, ladder: tuple[Rung, ...] = ()) -> Iterator[str]:
     streams = [one for one in packager.streams if one.kind in (VIDEO, SOUND)]
     picture = next((one for one in streams if one.kind == VIDEO), None)
-    peak, average = bit_rates(packager.timeline.segments, packager.timeline.target_s)
-    told = [f"BANDWIDTH={peak}", f"AVERAGE-BANDWIDTH={average}"]
-    if codecs := codecs_of(streams, packager.container):
-        told.append(f'CODECS="{codecs}"')
-    if picture and picture.width:
-        told.append(f"RESOLUTION={picture.width}x{picture.height}")
+    codecs = codecs_of(streams, packager.container)
+    told = [f'CODECS="{codecs}"'] if codecs else []
+    more = []
     if picture and 0 < packager.frame_rate <= MAX_RATE:
-        told.append(f"FRAME-RATE={usual_rate(packager.frame_rate):.3f}")
+        more.append(f"FRAME-RATE={usual_rate(packager.frame_rate):.3f}")
     yield "#EXTM3U"
     yield f"#EXT-X-VERSION:{VERSION}"
     if streams and not picture:
@@ -77,18 +86,39 @@ def _lines(packager: Packager) -> Iterator[str]:
     for name in sorted(packager.captions):
         yield f'#EXT-X-MEDIA:TYPE=CLOSED-CAPTIONS,GROUP-ID="{_CAPTIONS}",NAME="{name}",INSTREAM-ID="{name}"'
     if packager.captions:
-        told.append(f'CLOSED-CAPTIONS="{_CAPTIONS}"')
+        more.append(f'CLOSED-CAPTIONS="{_CAPTIONS}"')
     tracks = renditions(packager)
     names = _names(tracks)
     for one in (one for one in tracks if one.kind == SOUND):
         yield f"#EXT-X-MEDIA:{_rendition(one, names[one.number], is_default=one.number == next(iter(names)))}"
     if tracks:
-        told.append(f'AUDIO="{_GROUP}"')
-        yield f"#EXT-X-STREAM-INF:{','.join(told)}"
-        yield _track_uri(tracks[0])
-        return
-    yield f"#EXT-X-STREAM-INF:{','.join(told)}"
-    yield f"{MEDIA_PLAYLIST_ROUTE}{QUERY}"
+        more.append(f'AUDIO="{_GROUP}"')
+    uri = _track_uri(tracks[0]) if tracks else f"{MEDIA_PLAYLIST_ROUTE}{QUERY}"
+    width, height = (picture.width, picture.height) if picture and picture.width else (0, 0)
+    for rates, rung, folder in _variants(packager, ladder):
+        fitted = rung.fitted(width, height) if rung and width else (width, height)
+        size = [f"RESOLUTION={fitted[0]}x{fitted[1]}"] if width else []
+        yield f"#EXT-X-STREAM-INF:{','.join([*rates, *told, *size, *more])}"
+        yield folder + uri
+
+
+def _variants(packager: Packager, ladder: tuple[Rung, ...]) -> Iterator[tuple[list[str], Rung | None, str]]:
+    """The bit rates of each channel that is named, its rung, and the way to it from here."""
+    if not ladder:
+        peak, average = bit_rates(packager.timeline.segments, packager.timeline.target_s)
+        yield [f"BANDWIDTH={peak}", f"AVERAGE-BANDWIDTH={average}"], None, ""
+    for rung in ladder:
+        name = channel_of(packager.channel.name, rung, ladder)
+        yield _rates_of(rung), rung, "" if rung == ladder[0] else f"../{quote(name, safe='')}/"
+
+
+def _rates_of(rung: Rung) -> list[str]:
+    """The bit rates of a rung: what its encoder keeps to, since its channel may be at another process or node.
+
+    They are in the right relation to each other, which those of a picture that stands still would not be.
+    """
+    average = rung.bitrate + SOUND_BITRATE
+    return [f"BANDWIDTH={round(PEAK * average)}", f"AVERAGE-BANDWIDTH={average}"]
 
 
 def _track_uri(one: Stream) -> str:

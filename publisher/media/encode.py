@@ -13,7 +13,7 @@ import io
 import os
 from abc import ABC, abstractmethod
 from collections import deque
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from fractions import Fraction
 from typing import TYPE_CHECKING, Any, Final, Literal, TypeAlias, cast
@@ -21,6 +21,7 @@ from typing import TYPE_CHECKING, Any, Final, Literal, TypeAlias, cast
 from tricklecast.publisher.media.source import MediaSource
 from tricklecast.trickle.errors import InvalidInput
 from tricklecast.trickle.media.containers import find_box
+from tricklecast.trickle.media.ladder import Rung
 from tricklecast.trickle.pyav import copied, is_attached, need_pyav, new_decoder
 
 if TYPE_CHECKING:
@@ -98,6 +99,7 @@ class Encoding:
         audio_codec: ``"aac"`` or ``"opus"``.
         audio_bitrate: of each audio stream, in bits per second.
         threads: how many encode one picture; 0: one per processor.
+        rung: into whose size pictures are brought; ``None``: they keep theirs.
 
     Raises:
         InvalidInput: a value makes no sense.
@@ -109,6 +111,7 @@ class Encoding:
     audio_codec: AudioCodec = "aac"
     audio_bitrate: int = 128_000
     threads: int = 0
+    rung: Rung | None = None
 
     def __post_init__(self) -> None:
         for bitrate in (self.video_bitrate, self.audio_bitrate):
@@ -151,6 +154,13 @@ class VideoShape:
             pixel_aspect=aspect or None,
             colors=(_BT601 if is_rgb else int(space), int(picture.color_primaries), int(picture.color_trc)),
         )
+
+    def on(self, rung: Rung | None) -> VideoShape:
+        """The shape of the same picture on a rung of a ladder."""
+        if rung is None:
+            return self
+        width, height = rung.fitted(self.width, self.height)
+        return replace(self, width=width, height=height)
 
     def turned(self) -> VideoShape:
         """The shape of a picture that lies on its side."""
@@ -399,7 +409,7 @@ def encoder_for(
     """
     if hasattr(media, "sample_rate"):
         return AudioEncoder(media.sample_rate, "mono" if media.layout.nb_channels == 1 else "stereo", encoding)
-    return VideoEncoder(VideoShape.of(media, rate, aspect), encoding)
+    return VideoEncoder(VideoShape.of(media, rate, aspect).on(encoding.rung), encoding)
 
 
 # Pictures before they are encoded.
@@ -528,26 +538,32 @@ class Transcoder:
 
     It takes the first video stream and all audio streams. Times of capture that the source gives are passed on.
 
+    It may encode what it decodes several times (:meth:`rungs`). All these streams have keyframes at the same times.
+
     Args:
         source: is closed with the transcoder.
+        encoding: of the streams that it has as a source.
         warn: is told, once, about every stream that is left out or damaged.
+        more: how it is encoded as well.
 
     Raises:
         InvalidInput: nothing of the source can be decoded, or PyAV cannot encode it; the source is closed.
     """
 
-    def __init__(self, source: MediaSource, encoding: Encoding, warn: Callable[[str], None]) -> None:
+    def __init__(
+        self, source: MediaSource, encoding: Encoding, warn: Callable[[str], None], *, more: Sequence[Encoding] = ()
+    ) -> None:
         self._source = source
-        self._encoding = encoding
+        self._encodings = (encoding, *more)
         self._warn = warn
         self._damaged: set[int] = set()
         self._decoders: dict[int, CodecContext] = {}
         self._upright = _Upright("")  # of the video stream
-        self._encoders: dict[int, Encoder] = {}
+        self._encoders: list[dict[int, Encoder]] = [{} for _ in self._encodings]
         try:
             for track, stream in source.streams.items():
                 self._add(track, stream)
-            if not self._encoders:
+            if not self._decoders:
                 raise InvalidInput("the source has no video or audio that can be decoded")
         except InvalidInput:
             self.close()
@@ -556,7 +572,11 @@ class Transcoder:
     @property
     def streams(self) -> Mapping[int, Stream]:
         """The encoded streams; these are no streams of the source."""
-        return {track: encoder.stream for track, encoder in self._encoders.items()}
+        return self.streams_of(0)
+
+    def streams_of(self, rung: int) -> Mapping[int, Stream]:
+        """The same of one of several encodings."""
+        return {track: encoder.stream for track, encoder in self._encoders[rung].items()}
 
     def packets(self) -> Iterator[tuple[int, Packet[Stream]]]:
         """The encoded packets; a picture's as soon as it is decoded.
@@ -564,27 +584,37 @@ class Transcoder:
         Raises:
             OSError: the source broke. The packets before that have been handed out.
         """
+        for rung, track, packet in self.rungs():
+            if not rung:
+                yield track, packet
+
+    def rungs(self) -> Iterator[tuple[int, int, Packet[Stream]]]:
+        """The packets of all encodings, each with the number of its encoding and of its stream.
+
+        Raises:
+            OSError: as :meth:`packets`.
+        """
         from av import Packet
 
         failure: OSError | None = None
         time_bases: dict[int, Fraction] = {}
         try:
             for track, packet in self._source.packets():
-                if track in self._encoders:
+                if track in self._decoders:
                     time_bases[track] = packet.time_base
                     yield from self._transcoded(track, packet)
         except OSError as error:
             failure = error
-        for track, encoder in self._encoders.items():
+        for track, first in self._encoders[0].items():
             empty: Packet[Stream] = Packet()
             empty.time_base = time_bases.get(track, CLOCK)
             yield from self._transcoded(track, empty)
-            if isinstance(encoder, VideoEncoder):
+            if isinstance(first, VideoEncoder):
                 for frame in self._upright.pictures(None):
-                    for packet in encoder.encode(frame):
-                        yield track, packet
-            for packet in encoder.restart():
-                yield track, packet
+                    yield from self._encoded(track, frame)
+            for rung, encoders in enumerate(self._encoders):
+                for packet in encoders[track].restart():
+                    yield rung, track, packet
         if failure is not None:
             raise failure
 
@@ -594,17 +624,23 @@ class Transcoder:
     def close(self) -> None:
         """Close the source, and free the encoders."""
         self._source.close()
-        for encoder in self._encoders.values():
-            encoder.close()
+        for encoders in self._encoders:
+            for encoder in encoders.values():
+                encoder.close()
 
-    def _transcoded(self, track: int, packet: Packet[Stream]) -> Iterator[tuple[int, Packet[Stream]]]:
-        encoder = self._encoders[track]
+    def _transcoded(self, track: int, packet: Packet[Stream]) -> Iterator[tuple[int, int, Packet[Stream]]]:
+        is_video = isinstance(self._encoders[0][track], VideoEncoder)
         if isinstance(packet.opaque, int) and packet.pts is not None:
-            encoder.note(packet.pts * packet.time_base, packet.opaque)
+            for encoders in self._encoders:
+                encoders[track].note(packet.pts * packet.time_base, packet.opaque)
         for decoded in self._decoded(track, packet):
-            for frame in self._upright.pictures(decoded) if isinstance(encoder, VideoEncoder) else [decoded]:
-                for encoded in encoder.encode(frame):
-                    yield track, encoded
+            for frame in self._upright.pictures(decoded) if is_video else [decoded]:
+                yield from self._encoded(track, frame)
+
+    def _encoded(self, track: int, frame: Any) -> Iterator[tuple[int, int, Packet[Stream]]]:
+        for rung, encoders in enumerate(self._encoders):
+            for packet in encoders[track].encode(frame):
+                yield rung, track, packet
 
     def _decoded(self, track: int, packet: Packet[Stream]) -> list[Any]:
         from av.error import FFmpegError
@@ -624,7 +660,7 @@ class Transcoder:
             # A stream whose shape is not known has not been seen or heard.
             if stream.type == "video":
                 has_begun = bool(context.width and context.height and context.pix_fmt)
-                is_encoded = has_begun and not any(other.stream.type == "video" for other in self._encoders.values())
+                is_encoded = has_begun and not any(one.stream.type == "video" for one in self._encoders[0].values())
             else:
                 is_encoded = has_begun = stream.type == "audio" and bool(context.sample_rate and context.channels)
             if not has_begun and stream.type in ("video", "audio"):
@@ -636,11 +672,13 @@ class Transcoder:
             video, turn = cast("VideoStream", stream), turn_of(stream)
             self._upright = _Upright(turn)
             shape = VideoShape.of(context, video.guessed_rate or video.average_rate, video.sample_aspect_ratio)
-            encoder: Encoder = VideoEncoder(shape.turned() if "transpose" in turn else shape, self._encoding)
+            shape = shape.turned() if "transpose" in turn else shape
+            made: list[Encoder] = [VideoEncoder(shape.on(one.rung), one) for one in self._encodings]
         else:
-            encoder = encoder_for(context, self._encoding)
-        self._encoders[track] = encoder
-        if language := stream.metadata.get("language"):
-            encoder.stream.metadata["language"] = language
+            made = [encoder_for(context, one) for one in self._encodings]
+        for encoders, encoder in zip(self._encoders, made, strict=True):
+            encoders[track] = encoder
+            if language := stream.metadata.get("language"):
+                encoder.stream.metadata["language"] = language
         # The stream of an encoder has no decoder of its own.
         self._decoders[track] = context if context.is_decoder else new_decoder(stream)

@@ -100,6 +100,7 @@ class MediaInput:
         self._said: set[str] = set()
         self._failures = 0
         self._lost_at: float | None = None
+        self._clock: Callable[[], float] = time.monotonic  # when the last packet came
 
     def shorten(self, size: int) -> None:
         """End the segment under way, and make the next ones smaller."""
@@ -128,7 +129,7 @@ class MediaInput:
             pace=(lambda: Pace(1.0, is_stopped, begun_at=opened.begun_at)) if is_paced else None,
         )
         self.content_type = self._segmenter.container.content_type
-        remuxer = Remuxer(self._segmenter, warn=self._warn, advice=self._input.advice)
+        remuxer = Remuxer(self._segmenter, warn=self._warn, advice=self._input.advice, clock=self._clock)
         remuxer.choose(opened.source, self._input.name)  # before anything is published
         return self._steps(remuxer, opened)
 

@@ -56,9 +56,12 @@ def server() -> Iterator[RunningServer]:
 
 
 @contextmanager
-def published(url: str, container: str, source: str = "testsrc:size=320x180,rate=25") -> Iterator[Callable[[], None]]:
+def published(
+    url: str, container: str, source: str = "testsrc:size=320x180,rate=25", *options: str
+) -> Iterator[Callable[[], None]]:
     """A publisher of the test source, or of a file; it is killed at the end of the block, or by the function."""
     command = [sys.executable, "-m", "tricklecast", "publish", url, source, "--container", container, "--takeover"]
+    command += options
     process = subprocess.Popen(command, stderr=subprocess.DEVNULL)
 
     def kill() -> None:
@@ -115,6 +118,24 @@ def test_hls_js_plays_on(server: RunningServer, player: Page, container: str) ->
     with published(url, container):
         player.evaluate("hls.startLoad()")
         plays(player)
+    assert player.evaluate("fatal") == []
+    player.evaluate("hls.destroy()")
+
+
+@pytest.mark.parametrize("container", ["mpegts", "fmp4"])
+def test_hls_js_switches_between_the_rungs_of_a_ladder(server: RunningServer, player: Page, container: str) -> None:
+    """From the small picture to the large one and back, on one time line, without a gap in what it holds."""
+    url = f"{server.base}/ladder-{container}"
+    with published(url, container, "testsrc:size=426x240,rate=10", "--ladder", "240p,144p", "--gop", "1s"):
+        player.evaluate("hls.startLevel = 0, hls.loadLevel = 0")
+        player.evaluate("url => hls.loadSource(url)", f"{url}/index.m3u8?ladder=240p,144p")
+        wait_for(player, "hls.levels.length === 2")
+        assert player.evaluate("hls.levels.map(({height}) => height)") == [144, 240]
+        for level, height in ((0, 144), (1, 240), (0, 144)):
+            player.evaluate("level => { hls.nextLevel = level }", level)
+            wait_for(player, f"video.videoHeight === {height} && hls.currentLevel === {level}")
+            plays(player, 10)
+            assert player.evaluate("video.buffered.length") == 1
     assert player.evaluate("fatal") == []
     player.evaluate("hls.destroy()")
 

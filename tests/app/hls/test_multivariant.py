@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
+from urllib.parse import quote
 
 import pytest
 from hypothesis import given
@@ -69,6 +70,43 @@ def test_a_token_goes_on(channel: RemoteChannel) -> None:
     assert variant.uri == "media.m3u8?token=a%22b"
     assert (variant.codecs, variant.size, variant.rate) == ([], None, 25)
     assert read(channel.get(variant.uri).expect(200).body.decode()).whole[0].uri.endswith(".ts?token=a%22b")
+
+
+def test_a_ladder_names_the_channels_of_its_rungs(channel: RemoteChannel, tmp_path: Path) -> None:
+    """Their sizes and rates follow from the ladder: these channels may be elsewhere, and need not be here."""
+    channel.post(0, make_clip(tmp_path / "clip.ts", side=256).read_bytes()).expect(200)
+    text = channel.get("index.m3u8?ladder=360p,240p,144p&token=a%22b").expect(200).body.decode()
+    high, middle, low = read_multivariant(text).variants
+    name = quote(channel.name, safe="")
+    assert [one.uri for one in (high, middle, low)] == [
+        "media.m3u8?token=a%22b",
+        f"../{name}_240p/media.m3u8?token=a%22b",
+        f"../{name}_144p/media.m3u8?token=a%22b",
+    ]
+    assert [one.size for one in (high, middle, low)] == [(256, 256), (240, 240), (144, 144)]
+    assert [one.average for one in (high, middle, low)] == [928_000, 528_000, 328_000]
+    assert high.codecs == middle.codecs == low.codecs != []
+    assert high.bandwidth > middle.bandwidth > low.bandwidth
+    past = channel.get("index.m3u8?start=earliest&ladder=360p,144p")
+    assert past.status == 400
+    past = channel.get("index.m3u8?start=10min&ladder=360p,144p").expect(200)
+    assert [one.uri for one in read_multivariant(past.body.decode()).variants] == [
+        "media.m3u8?from=0",
+        f"../{name}_144p/media.m3u8?from=0",
+    ]
+
+
+def test_the_ladder_of_a_channel_without_pictures_tells_no_sizes(channel: RemoteChannel, tmp_path: Path) -> None:
+    """And what is no ladder is refused."""
+    channel.post(0, make_clip(tmp_path / "clip.ts", video=None).read_bytes()).expect(200)
+    text = channel.get("index.m3u8?ladder=360p,144p").expect(200).body.decode()
+    assert [one.size for one in read_multivariant(text).variants] == [None, None]
+    for query, why in (
+        ("ladder=360p", "Invalid ladder: a ladder has 2 to 6 rungs"),
+        ("ladder=x,360p", "Invalid ladder: not a rung: 'x'"),
+        ("ladder=360p,144p&_HLS_msn=1", "_HLS_msn with ladder"),
+    ):
+        assert channel.get(f"index.m3u8?{query}").expect(400).body.decode().startswith(why)
 
 
 def test_an_open_player_of_an_earlier_version_goes_on(channel: RemoteChannel, server: LocalServer) -> None:
