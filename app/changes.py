@@ -91,9 +91,11 @@ class IndexGone(TrickleError):
         self.instance = instance
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True)
 class Change:
     """A fact, as followers see it. Fields that do not apply to its kind are ``None``.
+
+    (Not frozen, since that takes three times as long to make; nobody changes one.)
 
     Attributes:
         index: position in the journal, ascending. time: when, in seconds since 1970.
@@ -327,9 +329,14 @@ class Changes:
         """Take a fact, in the middle of a change."""
         is_whole = False
         if not is_reserved(fact.channel):
-            at_us = self._wall_us()
             is_whole = type(fact) is SegmentClosed and fact.state in WHOLE
-            entry = fact if is_whole else Change.of(FactRow.of(fact, at_us))
+            entry: Change | Fact
+            if self._archive is not None:  # it has heard of the fact first, and keeps it with this time
+                row = self._archive.noted
+                at_us, entry = row.at_us, fact if is_whole else Change.of(row)
+            else:
+                at_us = self._wall_us()
+                entry = fact if is_whole else Change.of(FactRow.of(fact, at_us))
             self._log.append(entry)
             self._times.append(at_us)
             if len(self._log) > self.keep + (self.keep >> 3):
@@ -456,7 +463,6 @@ class Changes:
     def _restore(self, registry: Registry, archive: Archive) -> None:
         """Take over the facts that storage has kept from before the start."""
         archive.listeners.append(self.tell)
-        self._wall_us = lambda: archive.noted_us  # it has heard of the fact first, and keeps it with this time
         for name, channel in registry.channels.items():
             if not (channel.ended or is_reserved(name)):
                 created_us = archive.latest[name].row.created_us

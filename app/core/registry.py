@@ -28,7 +28,7 @@ from tricklecast.app.core.limits import Capacities, Capacity, Limit, Limits
 from tricklecast.app.core.payers import Payers
 from tricklecast.app.core.publishers import Identity
 from tricklecast.app.core.results import COME_BACK_S, Ahead, AlreadyStored, Cause, Ended, Gone, Outcome, Refusal
-from tricklecast.app.core.rules import ANONYMOUS, Agenda, OwnedChannel
+from tricklecast.app.core.rules import ANONYMOUS, Agenda, OwnedChannel, earliest
 from tricklecast.app.core.segment import WAITING, Cursor, Segment, Writer, WriterOwner
 from tricklecast.app.core.state import Channel, Ready, Retained, Upcoming
 from tricklecast.app.core.window import Budget, Eviction
@@ -109,7 +109,8 @@ class Storage(Protocol):
         """A channel came into being, was restored, or was adopted with the segments that it has."""
 
     def promote(self, name: str, epoch: int) -> None:
-        """The stored channel of that name is of this epoch from now on; :meth:`begin` follows."""
+        """The stored channel of that name is of this epoch from now on; the end of the one before, and :meth:`begin`,
+        follow."""
 
     def last_epoch(self, name: str) -> int:
         """The epoch of the last channel of that name; 0 if there was none."""
@@ -298,11 +299,11 @@ class Registry:
         """
         if self.channels.get(copy.name) is not copy or copy.ended:
             raise LocalProtocolError(f"{copy!r} is no copy that can be promoted")
-        copy.announce_end(now, EndReason.MOVED)
         name, epoch = copy.name, copy.epoch + 1
         life = copy.life if copy.life.name else self._life(epoch)  # it has none if its owner was away since a restart
         if self.storage is not None and copy.retained is not None:
             self.storage.promote(name, epoch)
+        copy.announce_end(now, EndReason.MOVED)
         return self._take_over(copy, epoch, life, now)
 
     def let_drain(self, channel: Channel) -> None:
@@ -639,8 +640,7 @@ class Registry:
         It may be earlier, if something else has done meanwhile what was due; then :meth:`expire` finds nothing to do.
         """
         tombstones = (tombstone.until for tombstone in islice(self._tombstones.values(), 1))
-        times = (self._agenda.next, *tombstones)
-        return min((when for when in times if when is not None), default=None)
+        return earliest(self._agenda.next, *tombstones)
 
     def expire(self, now: float) -> None:
         """Do all that is due: skips, truncations, evictions, idle channels, drains, tombstones."""
@@ -834,9 +834,9 @@ class Registry:
         return None if exempt else channel.active_at + self.limits.idle_timeout_s
 
     def _schedule_next(self, channel: Channel) -> None:
-        times = [when for when in (channel.next_deadline(), self._idle_at(channel)) if when is not None]
-        if times:
-            self._schedule(channel, min(times))
+        when = earliest(channel.next_deadline(), self._idle_at(channel))
+        if when is not None:
+            self._schedule(channel, when)
 
     def _schedule(self, channel: Channel, when: float) -> None:
         """Look at a channel at ``when``; an earlier time that is already set for it stands."""

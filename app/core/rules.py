@@ -14,7 +14,7 @@ The rules (docs/reference/protocol.md, sections 1 to 5):
 
 from __future__ import annotations
 
-from collections.abc import Callable, Hashable, Sequence
+from collections.abc import Callable, Hashable, Iterator, Sequence
 from heapq import heapify, heappop, heappush
 from itertools import count
 from math import inf
@@ -76,12 +76,13 @@ class Agenda(Generic[K]):
         times: the time of each key; to be read only.
     """
 
-    __slots__ = ("_heap", "_numbers", "times")
+    __slots__ = ("_heap", "times")
+
+    _numbers: ClassVar[Iterator[int]] = count()  # of all agendas: each channel has two
 
     def __init__(self) -> None:
         self.times: dict[K, float] = {}
         self._heap: list[tuple[float, int, K]] = []
-        self._numbers = count()
 
     @property
     def next(self) -> float | None:
@@ -111,6 +112,15 @@ class Agenda(Generic[K]):
         key = heappop(self._heap)[2]
         del self.times[key]
         return key
+
+
+def earliest(*times: float | None) -> float | None:
+    """The earliest of these times; ``None`` if there is none."""
+    found = None
+    for when in times:
+        if when is not None and (found is None or when < found):
+            found = when
+    return found
 
 
 class OwnedChannel(Channel):
@@ -400,8 +410,7 @@ class OwnedChannel(Channel):
 
     def next_deadline(self) -> float | None:
         """When :meth:`expire` has something to do next, as things stand now."""
-        times = (self._deadlines.next, self.window.next_deadline, self.drain_until)
-        return min((when for when in times if when is not None), default=None)
+        return earliest(self._deadlines.next, self.window.next_deadline, self.drain_until)
 
     # How segments change.
 

@@ -26,6 +26,7 @@ import orjson
 from pydantic import ValidationError
 
 from tricklecast.app.access.rights import ANY, matches_any
+from tricklecast.app.daemon_thread import DaemonThread
 from tricklecast.app.mirror.circle import HOPS, OriginModel, OriginsModel, circle
 from tricklecast.app.mirror.destination import ServerDestination
 from tricklecast.app.mirror.engine import Mirror, pause_s
@@ -137,6 +138,7 @@ class MirrorService:
         self._problem = ""  # why the source cannot be opened
         self._plain = ""  # why it is read by plain GETs
         self._dice = Random()
+        self._thread = DaemonThread("mirror setting")
         if destination is not None and folder is not None and (folder / FILE).exists():
             self._open()
             if (text := self._rows.settings().get("setting")) is not None:
@@ -309,6 +311,7 @@ class MirrorService:
                 setting = replace(setting, promoted=tuple(promoted), untold=tuple(untold))
             else:
                 setting = replace(setting, phase=Phase.PROMOTED)
+            await asyncio.get_running_loop().run_in_executor(self._thread, self._rows.sync)
             self._keep(setting)
             self._close_to_publishers()
             try:

@@ -356,7 +356,7 @@ class Archive:
         self.ended: dict[int, StoredChannel] = {}  # epochs that have ended, by id, in the order of their ends
         self.epochs: dict[str, int] = {}  # the last epoch of each name
         self.index = inventory.stored_index  # of the last fact that is written; no other fact ever gets it
-        self.noted_us = 0  # when the last fact happened, microseconds since 1970
+        self.noted = FactRow(0, 0, "", "", 0)  # the last fact that has happened
         self.positions = database.positions()  # by worker, the place up to which the journal has its facts
         self.listeners: list[Callable[[int], None]] = []  # told of the index when it has changed
         self.expired: Callable[[StoredChannel, int], None] | None = None  # told of segments that retention removes
@@ -492,8 +492,9 @@ class Archive:
         if present is not None and present.row.epoch == channel.epoch:
             present.channel = channel  # it was restored, or it is back from another server
             self._note_kind(present)
-            present.row = present.row._replace(ended_us=None, reason="")
-            self.ended.pop(present.row.id, None)
+            if present.row.ended_us is not None:
+                present.row = present.row._replace(ended_us=None, reason="")
+                del self.ended[present.row.id]
             self._take_held(present, channel)
             return present
         if present is not None and present.channel is not None:
@@ -518,7 +519,10 @@ class Archive:
             stored.copied = self._batch.copies[stored.row.id] = copied
 
     def promote(self, name: str, epoch: int) -> None:
-        """The stored channel of that name is of this epoch from now on; :meth:`begin` follows."""
+        """The stored channel of that name is of this epoch from now on; the end of the one before is no end of it.
+
+        :meth:`begin` follows.
+        """
         stored = self.latest[name]
         stored.row = stored.row._replace(epoch=epoch)
         self.epochs[name] = epoch
@@ -715,11 +719,11 @@ class Archive:
 
     def _note(self, fact: Fact) -> None:
         """Note a fact. The core calls this in the middle of a change."""
-        self.noted_us = self.wall_us()
+        self.noted = row = FactRow.of(fact, self.wall_us())
         stored = None if is_reserved(fact.channel) else self.latest.get(fact.channel)
         try:
             if self.failed is None:
-                self._take(fact, stored, FactRow.of(fact, self.noted_us))
+                self._take(fact, stored, row)
         except Exception as error:
             self.missed(error)
             raise
@@ -734,7 +738,7 @@ class Archive:
         match fact:
             case _ if stored is None:
                 pass
-            case ChannelEnded():
+            case ChannelEnded() if fact.epoch == stored.row.epoch:  # else it was promoted, and goes on
                 self._end(stored, fact.next_seq, fact.reason, row.at_us)
             case SegmentOpened() if channel is not None:
                 segment = channel.segments[fact.seq]
@@ -957,9 +961,10 @@ class Archive:
         touched, self._touched = self._touched, {}
         for stored in touched:
             self._take_playlist(stored, batch)
-            if (channel := stored.channel) is not None:
-                stored.row = stored.row._replace(next_seq=channel.next_seq, content_type=channel.content_type)
-            batch.channels[stored.row.id] = stored.row
+            row, channel = stored.row, stored.channel
+            if channel is not None and (row.next_seq, row.content_type) != (channel.next_seq, channel.content_type):
+                stored.row = row = row._replace(next_seq=channel.next_seq, content_type=channel.content_type)
+            batch.channels[row.id] = row
         return touched
 
     def _written(
