@@ -159,8 +159,7 @@ async def status(
     """Show how far the copies of a mirror are.
 
     With --for-promotion a mirror that is well lists the open segment of each channel that is published at the moment:
-    it is here as far as it is written, and its end is not. To move without any loss, stop the publishers, and ask until
-    nothing is listed.
+    it is here as far as it is written, and its end is not. To move without any loss, use `promote --drain-s`.
 
     Exit codes: 0 done, and with --for-promotion nothing would be lost; 1 something would be, or an error; 2 wrong
     usage.
@@ -197,6 +196,15 @@ async def promote(
     accept_loss: Annotated[
         bool, option(None, "Promote even if parts of the source are not copied.", "--accept-loss")
     ] = False,
+    drain_s: Annotated[
+        float,
+        option(
+            "SECONDS",
+            "The source lives: it takes no new segments, and DST waits for this time until the open ones have ended "
+            "and all is copied. Then nothing is lost. Else nothing is done, and the source goes on.",
+            "--drain-s",
+        ),
+    ] = 0.0,
     as_json: AsJson = False,
     credentials: Credentials = NO_CREDENTIALS,
 ) -> None:
@@ -205,15 +213,15 @@ async def promote(
     Their epochs go one up. The source takes no publishers for them any more when it comes back: it is told. With
     --channel the mirror goes on with all other channels.
 
-    This refuses to lose anything that is known to be at the source, the end of an open segment included; with a source
-    that is lost, look at the list, and use --accept-loss.
+    This refuses to lose anything that is known to be at the source, the end of an open segment included. Use --drain-s
+    if the source lives; if it is lost, look at the list, and use --accept-loss.
 
     Exit codes: 0 done; 1 nothing was done, since something would be lost, or an error; 2 wrong usage.
 
     Examples:
 
     \b
-      tricklecast mirror promote http://other:2939
+      tricklecast mirror promote http://other:2939 --drain-s 30
       tricklecast mirror promote http://other:2939 --accept-loss
       tricklecast mirror promote http://other:2939 --channel 'cam*'
     """
@@ -223,11 +231,12 @@ async def promote(
     if not accept_loss:
         lost = (await server.ask("GET", "?for_promotion=1"))["lost"] or ()
         lost = [one for one in lost if not channel or matches_any(channel, one["channel"])]
+        lost = [one for one in lost if not (drain_s and one.get("open"))]
         if lost:
             typer.echo(_losses(lost), err=True)
             raise TrickleError(f"{count(len(lost), 'part')} of the source would be lost: {_way_out(lost)}")
-    query = f"?{urlencode([('pattern', one) for one in channel])}" if channel else ""
-    answer = await server.ask("POST", f"/promote{query}", within_s=PROMOTE_S)
+    query = urlencode([("drain_s", drain_s), *(("pattern", one) for one in channel or ())])
+    answer = await server.ask("POST", f"/promote?{query}", within_s=PROMOTE_S + drain_s)
     if as_json:
         typer.echo(json.dumps(answer, ensure_ascii=False))
         return
@@ -269,7 +278,7 @@ async def back(
     \b
       tricklecast mirror back http://other:2939/trickle http://main:2939/trickle --export only-main/
       tricklecast mirror status http://main:2939 --watch
-      tricklecast mirror promote http://main:2939
+      tricklecast mirror promote http://main:2939 --drain-s 30
     """
     from tricklecast.app.mirror.difference import export as export_segments
     from tricklecast.app.mirror.difference import only_at
@@ -601,8 +610,8 @@ def _way_out(lost: list[dict[str, Any]]) -> str:
     """Say how an operator avoids the loss of these parts, or accepts it."""
     if all(one.get("open") for one in lost):
         return (
-            "only the ends of segments that are being written. If the source lives, stop its publishers first; "
-            "otherwise use --accept-loss: a publisher that has both URLs sends such a segment again"
+            "only the ends of segments that are being written. If the source lives, use --drain-s 30; otherwise "
+            "--accept-loss: a publisher that has both URLs sends such a segment again"
         )
     return "wait until they are copied, or use --accept-loss"
 

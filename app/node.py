@@ -484,7 +484,7 @@ def _control_plane(node: Node, overview: Overview, face: Face | None = None) -> 
         changes_router(plane, bus.changes if face is None else face.changes),
         health_router(overview.troubles),
         metrics_router(overview.metrics),
-        mirror_router(node.mirror, settings.base_path),
+        mirror_router(node.mirror, settings.base_path, node.sockets.data_port),
         sources_router(node.sources, None if node.link is None else node.link.questions),
     ]
     if feed is not None:

@@ -40,6 +40,13 @@ class Sockets(NamedTuple):
     main: socket.socket
     control: socket.socket | None
 
+    @property
+    def data_port(self) -> int | None:
+        """The port of the channels, if the control plane has another one."""
+        if self.control is None or self.main.family == socket.AF_UNIX:
+            return None
+        return int(self.main.getsockname()[1])
+
 
 @contextlib.contextmanager
 def opened(settings: Settings, workers: int = 1) -> Iterator[list[Sockets]]:

@@ -9,12 +9,16 @@ directories are compared: each segment, its state, its size, its checksum; and t
 ``promote``: the source is killed while clients of this project, which have both URLs, publish and read. The destination
 is promoted. What is missing in the end has to be what ``mirror status --for-promotion`` has said, and no more.
 
+``planned``: the same clients, while the destination takes over from a source that lives, and hands over again. Nothing
+may be missing, or cut short.
+
 ``many``: how long a promotion of many channels takes, and for how long a reader of the destination waits meanwhile.
 
     python -m benchmarks.mirror kills --channels 1000 --segments 360 --kills 200
     python -m benchmarks.mirror many --channels 10000
     python -m benchmarks.mirror lag
     python -m benchmarks.mirror promote --rounds 10
+    python -m benchmarks.mirror planned --rounds 10
 """
 
 from __future__ import annotations
@@ -144,20 +148,25 @@ class Site:
 
     async def rests(self) -> float:
         """Wait until all is copied; the seconds that it took."""
-        return await self._until(lambda status: status["state"] == "following" and status["complete"], 0.2)
+        return await self.reaches(self.destination, _is_complete, 0.2)
 
     async def misses_its_source(self) -> float:
         """Wait until the destination says that its source is gone; the seconds that it took."""
-        return await self._until(lambda status: status["state"] == "unreachable", 0.02)
+        return await self.reaches(self.destination, lambda status: status["state"] == "unreachable", 0.02)
 
-    async def _until(self, reached: Callable[[dict[str, Any]], bool], pause_s: float) -> float:
+    async def reaches(self, party: Party, reached: Callable[[dict[str, Any]], bool], pause_s: float = 0.05) -> float:
+        """Wait for a state of the mirror of a server; the seconds that it took."""
         begun = time.monotonic()
         async with asyncio.timeout(REST_S):
             while True:
                 with suppress(OSError):
-                    if reached(await self.status()):
+                    if reached(await ask(f"{party.url}/api/v1/mirror")):
                         return time.monotonic() - begun
                 await asyncio.sleep(pause_s)
+
+
+def _is_complete(status: dict[str, Any]) -> bool:
+    return bool(status["state"] == "following" and status["complete"])
 
 
 @asynccontextmanager
@@ -327,32 +336,57 @@ def party_cpu(party: Party) -> float:
 # Promotion.
 
 
+@dataclass
+class Clients:
+    """A publisher and a reader that have the URLs of both servers.
+
+    Attributes:
+        sent: the segments, in order; each takes 20 ms. got: those that the reader has whole. cut: those that are not.
+        over: set when the publisher is to end.
+    """
+
+    urls: list[str]
+    sent: list[bytes] = field(default_factory=list)
+    got: dict[int, bytes] = field(default_factory=dict)
+    cut: set[int] = field(default_factory=set)
+    over: asyncio.Event = field(default_factory=asyncio.Event)
+
+    async def write(self) -> None:
+        async with Publisher(self.urls) as publisher:
+            while not self.over.is_set():
+                self.sent.append(b"%d " % len(self.sent) * random.randint(1, 4000))
+                async with publisher.segment() as segment:
+                    for part in (self.sent[-1][:100], self.sent[-1][100:]):
+                        await segment.write(part)
+                        await asyncio.sleep(0.01)
+
+    async def read(self) -> None:
+        with suppress(ConnectionLost):
+            async with Subscriber(self.urls[::-1], start=0, wait_for_channel_s=30) as subscriber:
+                async for segment in subscriber:
+                    data = await segment.read()
+                    if segment.truncated:
+                        self.cut.add(segment.seq)
+                    else:
+                        self.got[segment.seq] = data
+
+    @property
+    def missing(self) -> list[int]:
+        return [seq for seq in range(len(self.sent)) if seq not in self.got]
+
+    @property
+    def different(self) -> list[int]:
+        return [seq for seq, data in self.got.items() if data != self.sent[seq]]
+
+
 async def promote(options: argparse.Namespace, console: Console) -> int:
     """Kill the source under load, promote the destination, and compare what is missing with what was said."""
     wrong = 0
     for number in range(options.rounds):
         async with site() as one:
-            urls = [f"{party.url}/trickle/cam" for party in one.parties[:2]]
-            sent: list[bytes] = []
-            got: dict[int, bytes] = {}
-            over = asyncio.Event()
-
-            async def write(urls: list[str] = urls, sent: list[bytes] = sent, over: asyncio.Event = over) -> None:
-                async with Publisher(urls) as publisher:
-                    while not over.is_set():
-                        sent.append(b"%d " % len(sent) * random.randint(1, 4000))
-                        async with publisher.segment() as segment:
-                            await segment.write(sent[-1])
-                        await asyncio.sleep(0.02)
-
-            async def read(urls: list[str] = urls[::-1], got: dict[int, bytes] = got) -> None:
-                with suppress(ConnectionLost):
-                    async with Subscriber(urls, start=0, wait_for_channel_s=30) as subscriber:
-                        async for segment in subscriber:
-                            got[segment.seq] = await segment.read()
-
+            clients = Clients([f"{party.url}/trickle/cam" for party in one.parties[:2]])
             async with asyncio.TaskGroup() as group:
-                writing, reading = group.create_task(write()), group.create_task(read())
+                writing, reading = group.create_task(clients.write()), group.create_task(clients.read())
                 await asyncio.sleep(random.uniform(1.0, 3.0))
                 await one.source.stop(signal.SIGKILL)
                 said = (await ask(f"{one.destination.url}/api/v1/mirror?for_promotion=1"))["lost"]
@@ -360,17 +394,57 @@ async def promote(options: argparse.Namespace, console: Console) -> int:
                 await asyncio.to_thread(_get, f"{one.destination.url}/api/v1/mirror/promote", method="POST")
                 took_s = time.monotonic() - begun
                 await asyncio.sleep(3)
-                over.set()
+                clients.over.set()
                 await writing
                 await reading
-            missing = [seq for seq in range(len(sent)) if seq not in got]
-            different = [seq for seq, data in got.items() if data != sent[seq]]
             console.print(
-                f"{number}: {len(sent)} segments; promoted in {took_s * 1000:.0f} ms; said to be lost: "
-                f"{[one['seq'] for one in said]}; missing: {missing}; wrong: {different}"
+                f"{number}: {len(clients.sent)} segments; promoted in {took_s * 1000:.0f} ms; said to be lost: "
+                f"{[one['seq'] for one in said]}; missing: {clients.missing}; wrong: {clients.different}"
             )
-            wrong += bool(different) or not set(missing) <= {one["seq"] for one in said}
+            wrong += bool(clients.different) or not set(clients.missing) <= {one["seq"] for one in said}
     return 1 if wrong else 0
+
+
+async def planned(options: argparse.Namespace, console: Console) -> int:
+    """Move to the destination and back under load, while all is well: nothing may be missing, or cut short."""
+    wrong = 0
+    async with site() as one:
+        there, here = one.source, one.destination
+        clients = Clients([f"{party.url}/trickle/cam" for party in (there, here)])
+        async with asyncio.TaskGroup() as group:
+            writing, reading = group.create_task(clients.write()), group.create_task(clients.read())
+            for number in range(options.rounds):
+                await asyncio.sleep(random.uniform(1.0, 3.0))
+                await one.reaches(here, lambda status: status["live"] == 1)
+                before, begun = len(clients.sent), time.monotonic()
+                await asyncio.to_thread(_get, f"{here.url}/api/v1/mirror/promote?drain_s=10", method="POST")
+                took_s = time.monotonic() - begun
+                await one.reaches(there, lambda status: status["state"] == "deposed")
+                await asyncio.sleep(2)
+                came, within_s = len(clients.sent) - before, time.monotonic() - begun
+                console.print(
+                    f"{number}: at segment {before}; promoted in {took_s * 1000:.0f} ms; then {came} segments in "
+                    f"{within_s:.1f} s; cut short: {sorted(clients.cut)}"
+                )
+                await _back(here, there)
+                there, here = here, there
+            clients.over.set()
+            await writing
+            await reading
+        wrong = len(clients.missing) + len(clients.different) + len(clients.cut)
+        console.print(
+            f"{len(clients.sent)} segments, {options.rounds} moves; missing: {clients.missing}; "
+            f"wrong: {clients.different}; cut short: {sorted(clients.cut)}"
+        )
+    return 1 if wrong else 0
+
+
+async def _back(new: Party, old: Party) -> None:
+    """``tricklecast mirror back``: it refuses if only the old server has something."""
+    arguments = "mirror", "back", f"{new.url}/trickle", f"{old.url}/trickle"
+    process = await asyncio.create_subprocess_exec(sys.executable, "-m", "tricklecast", *arguments)
+    if await process.wait():
+        raise BenchmarkError("the former source has something that the new one has not")
 
 
 async def many(options: argparse.Namespace, console: Console) -> int:
@@ -416,18 +490,18 @@ async def many(options: argparse.Namespace, console: Console) -> int:
 
 def main() -> int:
     parser = argparse.ArgumentParser(prog="python -m benchmarks.mirror", description=__doc__)
-    parser.add_argument("section", choices=("kills", "lag", "promote", "many"))
+    parser.add_argument("section", choices=("kills", "lag", "promote", "planned", "many"))
     parser.add_argument("--channels", type=int, default=50, help="how many (50)")
     parser.add_argument("--segments", type=int, default=60, help="of each (60)")
     parser.add_argument("--size", type=int, default=64_000, help="of a segment, for lag (64,000 bytes)")
     parser.add_argument("--pause-s", type=float, default=0.5, help="between two segments of a channel (0.5)")
     parser.add_argument("--kills", type=int, default=20, help="how many (20)")
     parser.add_argument("--every-s", type=float, default=1.0, help="between two kills (1)")
-    parser.add_argument("--rounds", type=int, default=3, help="of promote (3)")
+    parser.add_argument("--rounds", type=int, default=3, help="of promote, and moves of planned (3)")
     parser.add_argument("--seed", type=int, default=1, help="of the kills (1)")
     options = parser.parse_args()
     raise_file_limit()
-    section = {"kills": kills, "lag": lag, "promote": promote, "many": many}[options.section]
+    section = {"kills": kills, "lag": lag, "promote": promote, "planned": planned, "many": many}[options.section]
     return asyncio.run(section(options, Console(soft_wrap=True, highlight=False)))
 
 

@@ -32,7 +32,7 @@ from tricklecast.app.core.copies import Copy, OtherChannel
 from tricklecast.app.core.facts import EndReason
 from tricklecast.app.core.results import Cause, Refusal
 from tricklecast.app.core.rules import OwnedChannel
-from tricklecast.app.core.segment import Segment
+from tricklecast.app.core.segment import Segment, State
 from tricklecast.app.core.state import Channel, SegmentSummary
 from tricklecast.app.data_plane.context import DataPlane
 from tricklecast.app.data_plane.held import keep_all_readers, send_all_away, send_away
@@ -138,6 +138,7 @@ class ServerDestination:
         self.lost: Callable[[str, int, int], None] = _ignore
         self.expired: Callable[[str, int, int], None] = _ignore
         self.replaces = False
+        self._handing_over: asyncio.TimerHandle | None = None
         self._filling: dict[str, asyncio.TimerHandle] = {}  # by name, copies that are followed, and get history
         if archive is not None:
             archive.expired = self._expired
@@ -316,6 +317,33 @@ class ServerDestination:
         self.read_only.mirror(source, selected)
         self._refuse_publishers()
 
+    def hand_over(self, heir: str, patterns: Sequence[str], within_s: float) -> tuple[int, dict[str, tuple[int, int]]]:
+        """Refuse new segments for a time, since another server is about to take this one's place.
+
+        Those that have a byte may end. Who has only connected is sent away.
+
+        Args:
+            within_s: for how long; 0: not any more.
+
+        Returns:
+            How many segments are open; and, if none is, the epoch and the head of each channel that is handed over.
+        """
+        if self._handing_over is not None:
+            self._handing_over.cancel()
+        self.read_only.hand_over(*((heir, tuple(patterns)) if within_s else ()))
+        self._handing_over = asyncio.get_running_loop().call_later(within_s, self.read_only.hand_over)
+        channels = [self.plane.registry.channels[name] for name in self.own_channels() if matches_any(patterns, name)]
+        for channel in channels:
+            assert isinstance(channel, OwnedChannel), "it is this server's own"
+            self._refuse(channel, but=State.OPEN)
+        opened = sum(segment.state is State.OPEN for channel in channels for segment in channel.unclosed)
+        return opened, {} if opened else {channel.name: (channel.epoch, channel.next_seq) for channel in channels}
+
+    def has_all(self, name: str, epoch: int, head: int) -> bool:
+        """Whether the copy of a channel in which no segment is open has come to its head, at least."""
+        copy = self._copy_of(name, epoch)
+        return copy is not None and copy.next_seq >= head and not any(one.size for one in copy.unclosed)
+
     def depose(self, by: str, patterns: Sequence[str] = ("*",)) -> None:
         """Refuse publishers, since another server has taken this one's place; its channels stay readable.
 
@@ -368,14 +396,15 @@ class ServerDestination:
             if isinstance(channel, OwnedChannel) and not is_reserved(channel.name):
                 self._refuse(channel)
 
-    def _refuse(self, owned: OwnedChannel) -> None:
-        """Send those away that write to a channel, if nobody may any more."""
+    def _refuse(self, owned: OwnedChannel, but: State | None = None) -> None:
+        """Send those away that write to a channel, if nobody may any more, but to segments in this state."""
         if not (detail := self.read_only.why(owned.name)):
             return
         refusal = Refusal(Cause.MIRROR, head=owned.next_seq, epoch=owned.epoch, detail=detail)
         reply = mirror_reply(refusal, self.plane.jitter)
         for segment in owned.unclosed:
-            if segment.writer is not None and isinstance(upload := segment.writer.owner, Upload):
+            writer = None if segment.state is but else segment.writer
+            if writer is not None and isinstance(upload := writer.owner, Upload):
                 upload.send_away(reply)
 
     def _fills(self, name: str) -> None:

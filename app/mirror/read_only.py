@@ -38,6 +38,7 @@ class ReadOnly:
         source: the server that is mirrored; ``""``: none is.
         by: the server that has taken this one's place; ``""``: none has.
         deposed: patterns of the names whose place that server has taken.
+        heir, handed_over: the server that is about to take this one's place, and patterns of the names; ``""``: none.
 
     Raises:
         DeposedUnreadable: the file that says it cannot be read.
@@ -46,9 +47,10 @@ class ReadOnly:
     def __init__(self, registry: Registry, folder: Path | None) -> None:
         self._registry = registry
         self._file = None if folder is None else folder / FILE
-        self.source = self.by = ""
+        self.source = self.by = self.heir = ""
         self._mirrored: Callable[[str], bool] = _nothing
         self.deposed: Sequence[str] = ()
+        self.handed_over: Sequence[str] = ()
         if self._file is not None:
             self._read(self._file)
         self._tell()
@@ -67,6 +69,11 @@ class ReadOnly:
         self.source, self._mirrored = "", _nothing
         self._tell()
 
+    def hand_over(self, heir: str = "", patterns: Sequence[str] = ()) -> None:
+        """Refuse new segments, since another server is about to take this one's place; without one, not any more."""
+        self.heir, self.handed_over = heir, patterns
+        self._tell()
+
     def depose(self, by: str, patterns: Sequence[str]) -> None:
         """Refuse publishers, since another server has taken this one's place, until :meth:`release`.
 
@@ -77,7 +84,7 @@ class ReadOnly:
             OSError: the data directory does not take it; it holds for this start of the server only.
         """
         self.by, self.deposed = by, tuple(patterns)
-        self._tell()
+        self.hand_over()
         if self._file is not None:
             new = self._file.with_suffix(".new")
             with open(new, "wb") as file:
@@ -97,7 +104,7 @@ class ReadOnly:
             self._file.unlink(missing_ok=True)
             sync_folder(self._file.parent)
         self.by, self.deposed = "", ()
-        self._tell()
+        self.hand_over()
 
     def why(self, name: str) -> str:
         """Why nobody may publish to a channel of this name; ``""``: everybody may."""
@@ -105,6 +112,8 @@ class ReadOnly:
             return f"This server mirrors {self.source}: publish there, or promote this one (tricklecast mirror promote)"
         if matches_any(self.deposed, name):
             return f"{self.by} has taken this server's place: publish there"
+        if matches_any(self.handed_over, name):
+            return f"{self.heir} is about to take this server's place: publish there"
         return ""
 
     def _read(self, file: Path) -> None:
@@ -117,7 +126,7 @@ class ReadOnly:
             raise DeposedUnreadable(f"cannot read {file}, which says whose channels these are: {error}") from error
 
     def _tell(self) -> None:
-        self._registry.read_only = self.why if self.source or self.by else None
+        self._registry.read_only = self.why if self.source or self.by or self.heir else None
 
 
 def _nothing(name: str) -> bool:

@@ -16,6 +16,8 @@ from tricklecast.app.mirror.circle import HOPS, OriginModel, OriginsModel
 MAX_PATTERNS: Final = 256
 """Patterns of a selection: each name is tried with one after the other."""
 
+MAX_HAND_OVER_S: Final = 600.0
+"""The longest time for which a server that hands over takes no publishers."""
 
 Pattern = Annotated[str, Query(min_length=1, max_length=1024, description="Of names of channels.")]
 
@@ -202,6 +204,23 @@ class DeposedModel(BaseModel):
     )
 
 
+class HandOverModel(DeposedModel):
+    """Another server is about to take the place of this one."""
+
+    within_s: float = Field(
+        ge=0, le=MAX_HAND_OVER_S, description="For how long no new segments are taken; 0: from now on they are again."
+    )
+
+
+class HandedOverModel(BaseModel):
+    """How far a server is that hands over its channels."""
+
+    open: int = Field(description="Segments that are not closed.")
+    heads: dict[str, tuple[int, int]] = Field(
+        description="The epoch and the head of each channel, as soon as no segment is open."
+    )
+
+
 class Mirrors(Protocol):
     """The mirror of this server (:class:`app.mirror.service.MirrorService`)."""
 
@@ -224,14 +243,15 @@ class Mirrors(Protocol):
     async def stop(self) -> None:
         """Copy nothing more."""
 
-    async def promote(self, patterns: Sequence[str]) -> PromotedModel:
+    async def promote(self, patterns: Sequence[str], drain_s: float) -> PromotedModel:
         """Take the source's place.
 
         Args:
             patterns: of the channels for which; none: all, and the mirror is over.
+            drain_s: so long the source may take to end its open segments, and this server to have all; 0: as it is.
 
         Raises:
-            Conflict: there is nothing to promote.
+            Conflict: there is nothing to promote, or something is missing after that time.
         """
 
     def resync(self, pattern: str, *, failed: bool) -> int:
@@ -243,16 +263,19 @@ class Mirrors(Protocol):
     async def depose(self, by: str, patterns: Sequence[str]) -> None:
         """Take no publishers any more for these channels, since another server has this one's place."""
 
+    def hand_over(self, to: HandOverModel) -> HandedOverModel:
+        """Take no new segments for these channels for a time."""
+
 
 class Conflict(Exception):
     """The mirror of this server is not in a state in which that can be done; the text says what to do."""
 
 
-def mirror_router(mirror: Mirrors, base_path: str) -> APIRouter:
+def mirror_router(mirror: Mirrors, base_path: str, port: int | None = None) -> APIRouter:
     """The routes of the mirror.
 
     Args:
-        base_path: of the channels of this server.
+        base_path: of the channels of this server. port: theirs, if these routes have another one.
     """
     problems: dict[int | str, dict[str, Any]] = {409: {"model": ProblemModel}}
     router = APIRouter(prefix="/api/v1/mirror", tags=["mirror"])
@@ -280,7 +303,8 @@ def mirror_router(mirror: Mirrors, base_path: str) -> APIRouter:
         source may be a mirror itself, but not one of this server.
         """
         with _conflicts():
-            await mirror.set(setting, f"{request.url.scheme}://{request.url.netloc}{base_path}")
+            here = request.url if port is None else request.url.replace(port=port)
+            await mirror.set(setting, f"{here.scheme}://{here.netloc}{base_path}")
         return mirror.status(lost=False)
 
     @router.delete("", summary="Stop the mirror", responses=problems)
@@ -295,14 +319,20 @@ def mirror_router(mirror: Mirrors, base_path: str) -> APIRouter:
         pattern: Annotated[
             list[str], Query(max_length=MAX_PATTERNS, description="Of names of channels; without any, all.")
         ] = [],  # noqa: B006
+        drain_s: Annotated[
+            float, Query(ge=0, le=MAX_HAND_OVER_S, description="The source may end its open segments within this time.")
+        ] = 0.0,
     ) -> PromotedModel:
         """Copies become channels of this server, one epoch up, and take publishers.
+
+        With `drain_s` the source takes no new segments before, and all of it is copied. If it is not within that time,
+        the source goes on, and the answer is 409. Without, whatever the source has then and is not here is lost.
 
         The mirror stops, or, with patterns, goes on with all other channels: those that match, now and later, are this
         server's own. When the source answers, it is told, and takes no publishers for them any more.
         """
         with _conflicts():
-            return await mirror.promote(pattern)
+            return await mirror.promote(pattern, drain_s)
 
     @router.post("/resync", summary="Copy again", responses=problems)
     async def resync(
@@ -328,6 +358,12 @@ def mirror_router(mirror: Mirrors, base_path: str) -> APIRouter:
         with _conflicts():
             await mirror.depose(successor.by, successor.channels)
         return mirror.status(lost=False)
+
+    @router.post("/handover", summary="Another server is about to take this one's place", responses=problems)
+    async def hand_over(heir: HandOverModel) -> HandedOverModel:
+        """This server takes no new segments for a time; those that are open may end."""
+        with _conflicts():
+            return mirror.hand_over(heir)
 
     return router
 

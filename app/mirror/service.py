@@ -37,6 +37,8 @@ from tricklecast.app.mirror.routes import (
     MAX_PATTERNS,
     Conflict,
     DirtyModel,
+    HandedOverModel,
+    HandOverModel,
     LagModel,
     LossModel,
     MirrorModel,
@@ -61,6 +63,12 @@ FILE: Final = "mirror.sqlite"
 
 STOP_S: Final = 5.0
 """What the mirror does at present ends within this time, or is given up."""
+
+DRAIN_LOOK_S: Final = 0.1
+"""A source that hands over is asked this often whether all of its segments have ended."""
+
+DRAINED_S: Final = 30.0
+"""It takes no publishers for this time after that: a promotion takes less."""
 
 SHOWN_ERRORS: Final = 5
 """The dashboard shows the newest ones."""
@@ -295,17 +303,17 @@ class MirrorService:
                 await self._end()
                 self._keep(replace(setting, phase=Phase.STOPPED))
 
-    async def promote(self, patterns: Sequence[str] = ()) -> PromotedModel:
+    async def promote(self, patterns: Sequence[str] = (), drain_s: float = 0.0) -> PromotedModel:
         """Take the source's place, for all channels or some."""
         async with self._changing:
             setting, destination = self._set(), self._able()
             promoted, untold = (dict.fromkeys((*known, *patterns)) for known in (setting.promoted, setting.untold))
             if len(promoted) > MAX_PATTERNS:
                 raise Conflict(f"at most {MAX_PATTERNS} patterns of channels are promoted alone: promote all")
+            if drain_s:
+                await self._drain(setting, patterns, drain_s)
             await self._end()
-            lost = [
-                one for one in self.status(lost=True).lost or () if not patterns or matches_any(patterns, one.channel)
-            ]
+            lost = self._lost_of(patterns)
             names = [name for name in destination.channels() if matches_any(patterns, name)] if patterns else None
             if patterns:
                 setting = replace(setting, promoted=tuple(promoted), untold=tuple(untold))
@@ -323,6 +331,48 @@ class MirrorService:
             self._begin()
             logger.warning("this server has taken the place of %s for %d channels", redacted(setting.source), count)
             return PromotedModel(channels=count, lost=lost)
+
+    def _lost_of(self, patterns: Sequence[str]) -> list[LossModel]:
+        """What a promotion of these channels would lose, as far as is known; without patterns, of all."""
+        return [one for one in self.status(lost=True).lost or () if not patterns or matches_any(patterns, one.channel)]
+
+    async def _drain(self, setting: Setting, patterns: Sequence[str], within_s: float) -> None:
+        """Let the source take no new segments, and wait until all is here that it has.
+
+        Raises:
+            Conflict: the source cannot do that, or it takes too long; the source goes on.
+        """
+        destination, clock = self._able(), asyncio.get_running_loop().time
+        until, chosen = clock() + within_s, list(patterns or setting.channels)
+        try:
+            while True:
+                there = await self._hand_over(setting, chosen, within_s + DRAINED_S)
+                heads = {name: at for name, at in there.heads.items() if setting.selected(name)}
+                behind = [name for name, (epoch, head) in heads.items() if not destination.has_all(name, epoch, head)]
+                lost = [] if there.open or behind else self._lost_of(patterns)
+                if not (there.open or behind or lost):
+                    return
+                if clock() > until:
+                    parts = f"{there.open} segments are open there, {len(behind) + len(lost)} parts are not here"
+                    raise Conflict(f"after {within_s:g} s {parts}: {redacted(setting.source)} goes on")
+                await asyncio.sleep(DRAIN_LOOK_S)
+        except BaseException as error:
+            with suppress(TrickleError):
+                await self._hand_over(setting, chosen, 0.0)
+            if isinstance(error, TrickleError):
+                raise Conflict(f"the source does not hand over: {error}") from None
+            raise
+
+    async def _hand_over(self, setting: Setting, patterns: Sequence[str], within_s: float) -> HandedOverModel:
+        absent, body = "cannot hand over", {"by": setting.me, "channels": patterns, "within_s": within_s}
+        route = "/api/v1/mirror/handover"
+        answer = await answer_of(setting.root, route, None, setting.bearer, absent=absent, method="POST", body=body)
+        return HandedOverModel.model_validate(answer)
+
+    def hand_over(self, to: HandOverModel) -> HandedOverModel:
+        """Take no new segments for these channels for a time."""
+        opened, heads = self._able().hand_over(to.by, to.channels, to.within_s)
+        return HandedOverModel(open=opened, heads=heads)
 
     def resync(self, pattern: str, *, failed: bool) -> int:
         """Copy again; how many channels that concerns."""

@@ -8,6 +8,7 @@ import signal
 import subprocess
 import time
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack
 from dataclasses import asdict, replace
 from functools import partial
@@ -21,7 +22,7 @@ import pytest
 import typer
 from pydantic import ValidationError
 
-from tests.app.mirror.pair import durable, settled
+from tests.app.mirror.pair import durable, film, settled
 from tests.support.forked import forked
 from tests.support.local import LocalServer
 from tests.support.peers import Peer, fake_server, run
@@ -330,6 +331,83 @@ def run_status(server: LocalServer, code: int) -> None:
     with pytest.raises(typer.Exit) as ended:
         run(asking)
     assert ended.value.exit_code == code
+
+
+def test_a_planned_move_loses_nothing(stack: ExitStack, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """The source takes no new segment, the open one ends, all of it is copied, and then the destination is promoted."""
+    old, new = (stack.enter_context(durable(tmp_path / name)) for name in ("old", "new"))
+    publish(old, *range(3))
+    mirror(base(old), base(new), detach=True)
+    copied(new, 3)
+    upload, _ = film(old).started(3, b"begun")
+    waiting = film(old).preconnect(4)
+    eventually(lambda: [one["seq"] for one in asked(new, route="?for_promotion=1")["lost"]] == [3], what="it is open")
+    with pytest.raises(TrickleError, match="--drain-s"):
+        run(promote(base(new)))
+    with ThreadPoolExecutor(1) as thread:
+        moving = thread.submit(run, promote(base(new), drain_s=30.0))
+        assert waiting.answer().status == 503
+        refused = httpx.post(f"{base(old)}/film/4", content=b"x")
+        told = f"{base(new)} is about to take this server's place: publish there"
+        assert (refused.status_code, refused.text) == (503, told)
+        upload.chunk(b" and ended")
+        assert not moving.done()
+        upload.end()
+        moving.result(WITHIN_S)
+    assert read(new, 3) == (200, b"begun and ended")
+    assert "not copied" not in capsys.readouterr().err
+    publish(new, 4)
+    eventually(lambda: asked(old)["state"] == "deposed", what="the old one has heard")
+    run(back(base(new), base(old)))
+    copied(old, 5)
+    run(promote(base(old), drain_s=30.0))
+    publish(old, 5)  # it has promised nothing to anybody any more
+
+
+def test_a_source_goes_on_if_a_planned_move_takes_too_long(stack: ExitStack, tmp_path: Path) -> None:
+    """The segment that does not end is as it was, nothing is promoted, and publishers are taken again at once."""
+    old, new = (stack.enter_context(durable(tmp_path / name)) for name in ("old", "new"))
+    publish(old, 0)
+    mirror(base(old), base(new), detach=True)
+    copied(new, 1)
+    upload, _ = film(old).started(1, b"begun")
+    with pytest.raises(TrickleError, match=r"after 0.2 s 1 segments are open there"):
+        run(promote(base(new), drain_s=0.2))
+    publish(old, 2)
+    upload.chunk(b".")
+    upload.end().stored()
+    assert read(old, 1) == (200, b"begun.")
+    assert asked(new)["state"] != "promoted"
+
+
+def test_who_hands_over_and_hears_no_more_goes_on_by_itself(stack: ExitStack) -> None:
+    """Its heir may have been lost: publishers are refused for the time that was asked for, and no longer."""
+    old = stack.enter_context(durable(None))
+    publish(old, 0)
+    heir = {"by": "http://heir.example/trickle", "channels": ["*"], "within_s": 0.2}
+    assert asked(old, "POST", "/handover", heir) == {"open": 0, "heads": {"film": [1, 1]}}
+    eventually(lambda: takes(old, "film"), what="it takes publishers again")
+
+
+def test_a_source_that_cannot_hand_over_is_not_promoted_over(stack: ExitStack) -> None:
+    """It is no tricklecast, or an older one: this is said, and nothing is done."""
+    old, new = stack.enter_context(durable(None, control_port=0)), stack.enter_context(durable(None))
+    publish(old, 0)
+    mirror(base(old), base(new), detach=True)
+    eventually(lambda: asked(new)["live"] == 1, what="live by plain GETs")
+    with pytest.raises(TrickleError, match=r"the source does not hand over: .* cannot hand over"):
+        run(promote(base(new), drain_s=5.0))
+    assert asked(new)["state"] == "following"
+
+
+def test_a_promoted_server_names_the_port_of_its_channels(stack: ExitStack) -> None:
+    """Also if its control plane, which was told to mirror, has another one."""
+    old, new = stack.enter_context(durable(None)), stack.enter_context(durable(None, control_port=0))
+    api = f"http://127.0.0.1:{new.control_port}"
+    publish(old, 0)
+    mirror(base(old), api, detach=True)
+    run(promote(api, accept_loss=True))
+    eventually(lambda: asked(old)["successor"] == base(new), what="where publishers go")
 
 
 def test_a_source_that_refuses_is_asked_more_and_more_seldom(stack: ExitStack) -> None:
