@@ -473,16 +473,15 @@ async def many(options: argparse.Namespace, console: Console) -> int:
                 await asyncio.sleep(0.001)
 
         reading = asyncio.ensure_future(read())
-        begun = time.monotonic()
+        begun, used_s = time.monotonic(), party_cpu(one.destination)
         await asyncio.to_thread(_get, f"{one.destination.url}/api/v1/mirror/promote", method="POST")
-        took_s = time.monotonic() - begun
+        took_s, cpu_s = time.monotonic() - begun, party_cpu(one.destination) - used_s
         over.set()
         await reading
-        pid = 0 if one.destination.process is None else one.destination.process.pid
         console.print(
             f"{counts['confirmed']} channels were published in {published_s:.1f} s, and copied {rest_s:.1f} s later "
-            f"(CPU: {one.source.cpu_s:.1f} s, {cpu_of(pid):.1f} s); the loss of the source was known after "
-            f"{gone_s:.2f} s; promoted in {took_s:.2f} s; a reader "
+            f"(CPU: {one.source.cpu_s:.1f} s, {used_s:.1f} s); the loss of the source was known after "
+            f"{gone_s:.2f} s; promoted in {took_s:.2f} s ({cpu_s:.2f} s of CPU, with its readers); a reader "
             f"waited {max(waits) * 1000:.0f} ms at most"
         )
     return 0
