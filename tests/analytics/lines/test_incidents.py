@@ -8,7 +8,6 @@ from typing import Final
 import duckdb
 import pytest
 
-from tests.support.long import mostly_long
 from tricklecast.analytics.lines import find_logs
 from tricklecast.analytics.lines.embedded import read_lines
 from tricklecast.analytics.rules.incidents import Incident, incidents
@@ -40,7 +39,8 @@ user agent is one client to the server and several in a proxy's log. "combined" 
 formats with our headers are those of the first one (test_formats.py)."""
 
 
-@pytest.mark.parametrize("form", mostly_long(MISSING, 2))
+@pytest.mark.long  # the rows, of which all follows, are the same: test_formats.py
+@pytest.mark.parametrize("form", MISSING)
 def test_incidents_counts_and_costs(form: FormatName, own: list[Incident], tmp_path: Path) -> None:
     """An incident has the same class, channels, number of requests and bytes; where it has not, it says so."""
     theirs = {(one.storm, one.channels, one.n): one for one in found(tmp_path, form)}

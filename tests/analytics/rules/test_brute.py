@@ -50,5 +50,5 @@ def test_traffic_without_a_plan(tmp_path: Path, seed: int) -> None:
 
 def test_simulated_traffic(tmp_path: Path) -> None:
     """The same on a simulated fleet."""
-    simulate_logs(tmp_path / "log", 31, Set.STANDARD, sizes(lines=20_000))
+    simulate_logs(tmp_path / "log", 31, Set.STANDARD, sizes(lines=10_000))
     assert _compare(*_read(sorted((tmp_path / "log").rglob("*.jsonl")))) > 20

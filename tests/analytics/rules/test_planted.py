@@ -35,11 +35,11 @@ def test_planted_storms_are_found_once_each_with_their_class(tmp_path: Path) -> 
 
 def test_storms_near_the_thresholds_are_found(tmp_path: Path) -> None:
     """Near misses stay silent, and what is just above a threshold is told."""
-    total = judged(tmp_path, Set.GREY, 21, 20_000)
+    total = judged(tmp_path, Set.GREY, 21, 10_000)
     assert total.recall >= 0.95, str(total)
     assert (total.precision, total.root) == (1.0, 1.0), str(total)
 
 
 def test_a_healthy_fleet_is_silent(tmp_path: Path) -> None:
     """Nothing was planted, and nothing is told."""
-    assert judged(tmp_path, Set.HEALTHY, 21, 20_000).incidents == ()
+    assert judged(tmp_path, Set.HEALTHY, 21, 10_000).incidents == ()

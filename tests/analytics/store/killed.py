@@ -39,7 +39,7 @@ def used(logs: Path, place: Path) -> str:
     # So that what was replaced goes at once.
     places.IN_USE_S = 0  # type: ignore[misc]
     table, files = tables.Table(places.Folder(str(place))), find_logs([str(logs)])
-    with embedded.connect() as con:
+    with embedded.connect(0) as con:
         table.add(files, Reading(), False, tables.Embedded(con, files, Reading(), False, NOW_US))
         told = tables.embedded_rows(con, table, ALWAYS, files)
         rows = con.execute("FROM rollup ORDER BY ALL").fetchall()

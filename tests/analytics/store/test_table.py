@@ -132,6 +132,16 @@ def logs(tmp_path: Path) -> Path:
     return folder
 
 
+@pytest.fixture
+def few(tmp_path: Path) -> Path:
+    """Two logs with the first lines of two slices each."""
+    folder = tmp_path / "logs"
+    folder.mkdir()
+    for number, content in enumerate(own()[:2]):
+        (folder / f"a-{number}.jsonl").write_bytes(content[: content.index(b"\n", 15_000) + 1])
+    return folder
+
+
 def test_the_report_is_the_one_without_a_table(logs: Path, tmp_path: Path) -> None:
     """With lines of incidents, also when all is known; a window is of whole minutes, and logs are added whole."""
     state = tmp_path / "state"
@@ -227,11 +237,11 @@ def test_lines_from_the_future_are_read_again(logs: Path, tmp_path: Path) -> Non
     assert same(logs, state).table.notes == [f"2 files known from {state}, 2 read"]
 
 
-def test_what_is_damaged_is_made_again(logs: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_what_is_damaged_is_made_again(few: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Rows and commits, cut, changed or gone: it is told, and read again; without the log it is told first."""
     monkeypatch.setattr("tricklecast.analytics.store.place.IN_USE_S", 0)
     state = tmp_path / "state"
-    expected = ran(logs, state).rows
+    expected = ran(few, state).rows
     ways: list[Callable[[Path], object]] = [
         lambda path: path.write_bytes(path.read_bytes()[:-9]),
         lambda path: path.write_bytes((content := path.read_bytes())[:200] + bytes([content[200] ^ 1]) + content[201:]),
@@ -240,16 +250,16 @@ def test_what_is_damaged_is_made_again(logs: Path, tmp_path: Path, monkeypatch: 
     for way in ways:
         way(next(state.glob("rollup/*/*/*.parquet")))
         assert "are damaged, and left out" in ran([], state).table.doubts[0]
-        run = ran(logs, state)
+        run = ran(few, state)
         assert run.table.notes == [
-            f"4 damaged sources in {state}: read again if its log is there",
-            f"0 files known from {state}, 4 read",
+            f"2 damaged sources in {state}: read again if its log is there",
+            f"0 files known from {state}, 2 read",
         ]
         assert (run.rows, run.table.doubts) == (expected, [])
     for way in ways:
         way(next(state.glob("sources/*")))
-        run = ran(logs, state)
-        assert run.table.notes[0] == f"0 files known from {state}, 4 read"
+        run = ran(few, state)
+        assert run.table.notes[0] == f"0 files known from {state}, 2 read"
         assert (run.rows, run.table.doubts) == (expected, [])
 
 
@@ -351,27 +361,27 @@ def test_a_run_that_is_killed_at_random_moments(logs: Path) -> None:
 
 
 @pytest.mark.parametrize("name", ["rollup", "sources"])
-def test_a_table_that_cannot_be_written_to(logs: Path, tmp_path: Path, name: str) -> None:
+def test_a_table_that_cannot_be_written_to(few: Path, tmp_path: Path, name: str) -> None:
     """One line, with the reason; the next run, when it can, is right."""
     state = tmp_path / "state"
     state.mkdir()
     (state / name).write_bytes(b"")
     with pytest.raises(CannotWrite, match=rf"^cannot write to the table '{state}': [A-Z][a-z ]+$"):
-        ran(logs, state)
+        ran(few, state)
     (state / name).unlink()
-    same(logs, state)
+    same(few, state)
 
 
-def test_two_runs_at_the_same_time(logs: Path, tmp_path: Path) -> None:
+def test_two_runs_at_the_same_time(few: Path, tmp_path: Path) -> None:
     """One waits until the other has added the logs; both are right, and each log is read once."""
     state, found = tmp_path / "state", list[Run]()
-    runs = [Thread(target=lambda: found.append(ran(logs, state))) for _ in range(2)]
+    runs = [Thread(target=lambda: found.append(ran(few, state))) for _ in range(2)]
     for run in runs:
         run.start()
     for run in runs:
         run.join()
-    assert found[0].rows == found[1].rows == same(logs, state).rows
-    notes = [f"{known} files known from {state}, {4 - known} read" for known in (0, 4)]
+    assert found[0].rows == found[1].rows == same(few, state).rows
+    notes = [f"{known} files known from {state}, {2 - known} read" for known in (0, 2)]
     assert sorted(run.table.notes[0] for run in found) == notes
 
 
