@@ -248,7 +248,7 @@ class DataPlane:
     Attributes:
         cluster: answers requests for channels that are not here; ``None`` if this server is no node of a cluster.
         feeds: that clients follow.
-        sources: inputs that the server publishes itself; ``None``: none may be configured here.
+        sources: inputs that the server publishes itself; ``None``: there are none.
     """
 
     def __init__(

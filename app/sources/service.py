@@ -94,7 +94,6 @@ class Sources:
         self._ending: set[asyncio.Task[None]] = set()  # of sources that were removed
         self._over = False
         plane.registry.journal.subscribe(self._created, ChannelCreated)
-        plane.sources = self
 
     # Its life.
 
@@ -156,6 +155,7 @@ class Sources:
             before = self._sources.get(name)
             if before is None or before.settings != settings:
                 self._sources[name] = self._made(name, settings, before or self._leaving.get(name))
+        self._plane.sources = self if self._sources else None  # most servers have none
         self._look()
 
     def _beside(self, work: Coroutine[Any, Any, None]) -> None:

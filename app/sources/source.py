@@ -171,9 +171,9 @@ class Source:
                 _LOGGER.error("fault of the server in source %s", self.name, exc_info=error)
                 ended = f"a fault of the server: {error!r}"
             self._process = None
-            if self._unwanted.is_set():
+            if not ended or self._unwanted.is_set():
                 self._failed, failures = False, 0
-                continue
+                continue  # at once, if somebody has come while it stopped
             failures = 1 if time.monotonic() - begun >= GOOD_S else failures + 1
             self._failed, self.error = True, ended
             pause_s = BACKOFF.delay(failures, self._rng, floor_s=LEAST_S)
@@ -187,7 +187,11 @@ class Source:
                 self.restarts += 1
 
     async def _publish(self) -> str:
-        """Run a process until it ends, or is wanted no more; returns how it has ended."""
+        """Run a process until it ends, or is wanted no more.
+
+        Returns:
+            How it has ended; empty if it was told to.
+        """
         self._started_at = time.monotonic()
         process = await asyncio.create_subprocess_exec(
             *COMMAND, stdin=PIPE, stdout=DEVNULL, stderr=PIPE, env=self._environment, start_new_session=True
@@ -203,7 +207,7 @@ class Source:
             with suppress(RuntimeError):  # it has ended already
                 process.stdin.write(self._input)  # it stays open: its end would tell that the server has ended
             await asyncio.wait({ending, unwanted}, return_when=asyncio.FIRST_COMPLETED)
-            if not ending.done():
+            if is_told := not ending.done():
                 process.terminate()
                 await asyncio.wait({ending}, timeout=STOP_S)
             if not ending.done():
@@ -216,6 +220,8 @@ class Source:
                 process.kill()
             for task in (reading, ending, unwanted):
                 task.cancel()
+        if is_told:
+            return ""
         if code < 0:
             killer = next((known.name for known in signal.Signals if known == -code), f"signal {-code}")
             return f"its process was ended by {killer}"

@@ -119,7 +119,7 @@ def test_a_file_that_is_over_is_played_again(tmp_path: Path) -> None:
 
 def test_on_demand_the_first_reader_waits_and_the_last_one_ends_it() -> None:
     """No reader gets 404, not even while the channel that has ended drains."""
-    with local_server(source={"cam": DEMAND}) as server, client_of(server) as client:
+    with local_server(source={"cam": {**DEMAND, "stop_after_s": 5}}) as server, client_of(server) as client:
         assert state(client)["state"] == "waiting"
         assert client.get("/trickle/cam/next").status_code == 404  # a publisher asks for this
         status, body = first_bytes(client, "/trickle/cam/-1")
