@@ -24,7 +24,7 @@ The rules (draft-pantos-hls-rfc8216bis, sections 4.4 and 6.2):
   created. A playlist's numbers have no holes. Where a segment becomes two media segments, all later numbers are one
   higher; where it becomes nothing (it is empty, and no time is missing), one lower. A later hole makes up for that with
   more or fewer gaps.
-- *Parts.* A part ends at the last unit with which it is no longer than the part target. Only the last part of a media
+- *Parts.* A part ends where the first unit begins with which it would be longer than the part target. Only the last part of a media
   segment may be short.
 - *Long segments.* A segment that is longer than the target becomes several media segments. Each ends before a key
   picture if the next key picture would come too late, or else before the unit that is too much. A single unit that is
@@ -264,11 +264,13 @@ class Cutter:
         if self._at is None:
             self._at = scan.start
         while self._next < len(units):
-            last = self._next + 1 == len(units)
+            if self._next + 1 < len(units):
+                end = units[self._next + 1].at
+            elif size is None:
+                return  # sound may follow the last picture, and belongs to its part
+            else:
+                end = size
             length = duration_of(units, self._next)
-            end = scan.whole if last else units[self._next + 1].at
-            if last and size is None and (units[-1].duration is None or end <= units[-1].at):
-                return
             unit = units[self._next]
             if unit.is_key:
                 self._between_keys, self._since_key = self._since_key, 0.0

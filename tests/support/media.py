@@ -77,14 +77,16 @@ def init_segment(timescale: int = 90_000, marker: bytes = b"") -> bytes:
     return box(b"ftyp", b"iso6\0\0\0\0iso6") + box(b"moov", box(b"trak", header, media), extends, box(b"udta", marker))
 
 
-def fragment(begin: int, durations: Sequence[int] = (3600,), *, key: bool = False, media: bytes = b"media") -> bytes:
+def fragment(
+    begin: int, durations: Sequence[int] = (3600,), *, key: bool = False, media: bytes = b"media", track: int = 1
+) -> bytes:
     """``moof`` and ``mdat`` of one track; times in its time scale."""
     flags = 0x000100 | 0x000004
     run = struct.pack(">II", len(durations), SYNC_SAMPLE if key else OTHER_SAMPLE)
     run += b"".join(struct.pack(">I", duration) for duration in durations)
     traf = box(
         b"traf",
-        full_box(b"tfhd", 0, 0x020000, struct.pack(">I", 1)),
+        full_box(b"tfhd", 0, 0x020000, struct.pack(">I", track)),
         full_box(b"tfdt", 1, 0, struct.pack(">Q", begin)),
         full_box(b"trun", 0, flags, run),
     )

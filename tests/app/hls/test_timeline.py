@@ -10,10 +10,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tests.support.media import ts_pictures
+from tests.support.media import fragment, init_segment, mp4_pictures, ts_pictures
 from tricklecast.app.hls import timeline as module
-from tricklecast.app.hls.timeline import MAX_GAPS, MAX_LISTED, ROUNDING_S, MediaSegment, Rule, Timeline
-from tricklecast.app.hls.units import TsScanner
+from tricklecast.app.hls.timeline import MAX_GAPS, MAX_LISTED, ROUNDING_S, Cutter, MediaSegment, Part, Rule, Timeline
+from tricklecast.app.hls.units import Mp4Scanner, TsScanner
 from tricklecast.trickle.media.containers import Container
 
 ORIGIN = 1000
@@ -140,6 +140,26 @@ def test_a_timeline_that_begins_later_gives_the_same_numbers(pictures: int, even
         both = numbers(first.timeline).keys() & numbers(second.timeline).keys()
         assert both
         assert all(numbers(first.timeline)[key] == numbers(second.timeline)[key] == ORIGIN + key[0] for key in both)
+
+
+def test_the_last_part_has_the_sound_behind_the_last_picture() -> None:
+    """Also when the last picture fills it; until the segment has ended nobody knows that no bytes follow."""
+    sound = fragment(0, (960,), track=2)
+    pictures = mp4_pictures(0.0, 50)
+    scan, cutter, parts = Mp4Scanner(b""), Cutter(0.4, 2.49), list[Part]()
+    data = b""
+    for piece in (*pictures, sound, sound):
+        scan.feed(piece)
+        data += piece
+        parts += cutter.cut(scan, None)
+    assert len(parts) == 4
+    parts += cutter.cut(scan, scan.finish(len(data)))
+    assert [round(part.duration, 5) for part in parts] == [0.4] * 5
+    assert [parts[0].at, *(part.end for part in parts)] == [
+        len(init_segment()),
+        *(part.at for part in parts[1:]),
+        len(data),
+    ]
 
 
 def test_gaps_make_up_for_segments_without_time() -> None:
