@@ -139,6 +139,16 @@ prepare_ffmpeg() {
         || say "No ffmpeg could be installed here: SRT and rare media inputs are not tested."
 }
 
+# For scripts/media-table only.
+prepare_vlc() {
+    command -v vlc >/dev/null 2>&1 && return
+    say "The media table has a column for VLC; installing it through the system's package manager"
+    { apt_install vlc-bin && apt_install vlc-plugin-base; } \
+        || { command -v dnf >/dev/null 2>&1 && as_root dnf install -y -q vlc >&2; } \
+        || { command -v apk >/dev/null 2>&1 && as_root apk add -q vlc >&2; } \
+        || say "No VLC could be installed here: its column stays empty."
+}
+
 # For the tests of the configurations in docs/how-to/behind-a-proxy.md only.
 prepare_proxies() {
     local name
