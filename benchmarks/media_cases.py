@@ -15,7 +15,7 @@ from tricklecast.trickle.media.containers import PACKET_BYTES
 V: Final = "-f lavfi -i testsrc2=size=320x180:rate=25:duration={s}"
 A: Final = "-f lavfi -i sine=f=440:b=2:r=48000:d={s}"
 X: Final = "-c:v libx264 -preset veryfast -pix_fmt yuv420p -g 50 -b:v 500k"
-SECONDS: Final = 20
+SECONDS: Final = 14
 """How long the inputs are: a player of a live channel begins some segments late, and then has something to play."""
 
 UNDAMAGED: Final = 200
@@ -155,7 +155,7 @@ CASES: Final = (
         "picture-stops",
         "the picture stops after 2 s, the sound goes on",
         "stops.ts",
-        f"{V.format(s=2)} {A.format(s=30)} {{X}} -c:a aac stops.ts",
+        f"{V.format(s=2)} {A.format(s=20)} {{X}} -c:a aac stops.ts",
     ),
     Case(
         "no-key",
@@ -171,8 +171,8 @@ CASES: Final = (
         "codec-changes",
         "H.264 becomes HEVC in the middle",
         "changes.ts",
-        f"{V.format(s=10)} {A.format(s=10)} {{X}} -c:a aac first.ts\n"
-        f"{V.format(s=10)} {A.format(s=10)} -c:v libx265 -preset ultrafast -x265-params log-level=none -g 50"
+        f"{V.format(s=8)} {A.format(s=8)} {{X}} -c:a aac first.ts\n"
+        f"{V.format(s=8)} {A.format(s=8)} -c:v libx265 -preset ultrafast -x265-params log-level=none -g 50"
         " -c:a aac second.ts",
         _joined("first.ts", "second.ts"),
     ),
@@ -182,7 +182,7 @@ CASES: Final = (
         "segments of 1 s, then of 6 s",
         "longer.ts",
         "{V} {A} -c:v libx264 -preset veryfast -pix_fmt yuv420p -g 150 -keyint_min 1 -sc_threshold 0 -b:v 500k"
-        " -force_key_frames 0,1,2,3,4,5,6,7,8,14,20 -c:a aac longer.ts",
+        " -force_key_frames 0,1,2,3,4,5,6,12 -c:a aac longer.ts",
     ),
     Case("at-once", "`--no-realtime`", "base.ts", BASE, publish=("--no-realtime",), realtime=False),
     Case(

@@ -48,7 +48,7 @@ PAGE: Final = ROOT / "docs" / "reference" / "media-table.md"
 COLUMNS: Final = ("publish", "record", "check", "playlists", "ffmpeg", "hls.js", "Shaka", "VLC")
 PLAYERS: Final = COLUMNS[4:]
 PLAYLIST_WITHIN_S: Final = 40
-ENDS_WITHIN_S: Final = 40
+ENDS_WITHIN_S: Final = 20
 """How long readers may take behind the end of the input."""
 
 VLC_SEGMENTS: Final = 3
@@ -593,15 +593,20 @@ def words_of_vlc(figures: dict[str, int], source: Decoded) -> str:
 
 def page(rows: list[Row]) -> str:
     """The page of the docs."""
-    lines = [INTRODUCTION, "| input | " + " | ".join(COLUMNS) + " |", "|---" * (len(COLUMNS) + 1) + "|"]
+    lines = [
+        INTRODUCTION.read_text(encoding="utf-8").rstrip("\n"),
+        "",
+        "| input | " + " | ".join(COLUMNS) + " |",
+        "|---" * (len(COLUMNS) + 1) + "|",
+    ]
     for row in rows:
         cells = (re.sub(r"\s+", " ", row.cells.get(column, "")).replace("|", "/") for column in COLUMNS)
         lines.append(f"| {row.title} | " + " | ".join(cells) + " |")
     return "\n".join(lines) + "\n"
 
 
-INTRODUCTION: Final = """# The media table
-"""
+INTRODUCTION: Final = Path(__file__).with_name("media_table.md")
+"""The text above the table."""
 
 
 def main() -> None:

@@ -24,8 +24,8 @@ The rules (draft-pantos-hls-rfc8216bis, sections 4.4 and 6.2):
   created. A playlist's numbers have no holes. Where a segment becomes two media segments, all later numbers are one
   higher; where it becomes nothing (it is empty, and no time is missing), one lower. A later hole makes up for that with
   more or fewer gaps.
-- *Parts.* A part ends where the first unit begins with which it would be longer than the part target. Only the last part of a media
-  segment may be short.
+- *Parts.* A part ends where the first unit begins with which it would be longer than the part target. Only the last
+  part of a media segment may be short.
 - *Long segments.* A segment that is longer than the target becomes several media segments. Each ends before a key
   picture if the next key picture would come too late, or else before the unit that is too much. A single unit that is
   longer than the target raises the target, to :data:`~tricklecast.app.hls.units.MAX_FRAGMENT_S` at most: nobody can cut
