@@ -101,8 +101,25 @@ def proxy(
         yield port
 
 
+def over_tls(name: str, port: int, server: int, certificate: Path, key: Path) -> str:
+    """The same with TLS and HTTP/2, as the page says."""
+    text = configuration(name, port, server)
+    if name == "caddy":
+        site = f"127.0.0.1:{port} {{"
+        return text.replace(f"http://{site}", f"https://{site}\n    tls {certificate} {key}")
+    (tls,) = blocks("HTTP/2")
+    for before, after in (
+        ("443", f"127.0.0.1:{port}"),
+        ("/etc/nginx/live.pem", certificate),
+        ("/etc/nginx/live.key", key),
+    ):
+        assert before in tls
+        tls = tls.replace(before, str(after), 1)
+    return text.replace(f"listen 127.0.0.1:{port};", tls)
+
+
 @contextmanager
-def running(name: str, port: int, folder: Path, text: str) -> Iterator[None]:
+def running(name: str, port: int, folder: Path, text: str, scheme: str = "http") -> Iterator[None]:
     """Run a proxy with this configuration until the block ends."""
     if BINARIES[name] is None:
         pytest.skip(f"{name} is not installed")
@@ -112,7 +129,7 @@ def running(name: str, port: int, folder: Path, text: str) -> Iterator[None]:
             stdout=said, stderr=said, env={"HOME": str(folder), "PATH": "/usr/bin:/bin"},
         )  # fmt: skip
     try:
-        eventually(lambda: process.poll() is not None or reaches(port), what=f"{name} is there")
+        eventually(lambda: process.poll() is not None or reaches(port, scheme), what=f"{name} is there")
         assert process.poll() is None, (folder / "said").read_text()
         yield
     finally:
@@ -131,10 +148,10 @@ def cache(server: LocalServer, tmp_path: Path) -> Iterator[int]:
         yield port
 
 
-def reaches(port: int) -> bool:
+def reaches(port: int, scheme: str = "http") -> bool:
     """Whether the server answers through the proxy."""
     try:
-        return httpx.get(f"http://127.0.0.1:{port}/healthz").status_code == 200
+        return httpx.get(f"{scheme}://127.0.0.1:{port}/healthz", verify=False).status_code == 200
     except httpx.HTTPError:
         return False
 

@@ -13,9 +13,12 @@ import httpx
 import pytest
 from playwright.sync_api import Page
 
+from tests.integration.test_proxies import over_tls, running
 from tests.publisher.media.clips import make_clip
 from tests.support.browser import Watched, wait_for
+from tests.support.certificates import make_certificate
 from tests.support.hls import read
+from tests.support.ports import free_port
 from tests.support.server import RunningServer, serve
 from tests.support.waiting import WITHIN_S, eventually
 
@@ -77,7 +80,7 @@ def published(
 
 def next_seq(url: str) -> int:
     """The head of a channel; 0 if there is none."""
-    answer = httpx.get(f"{url}/next")
+    answer = httpx.get(f"{url}/next", verify=False)
     return int(answer.text) if answer.status_code == 200 else 0
 
 
@@ -138,6 +141,33 @@ def test_hls_js_switches_between_the_rungs_of_a_ladder(server: RunningServer, pl
             assert player.evaluate("video.buffered.length") == 1
     assert player.evaluate("fatal") == []
     player.evaluate("hls.destroy()")
+
+
+@pytest.mark.parametrize("name", ["nginx", "caddy"])
+def test_hls_js_plays_over_http_2(
+    server: RunningServer, tabs: Callable[..., Watched], tmp_path: Path, name: str
+) -> None:
+    """Behind the proxies that the docs configure for it; the publisher uses the same port, with HTTP/1.1."""
+    certificate, key = make_certificate(tmp_path)
+    port = free_port()
+    tab = tabs(ignore_https_errors=True)
+    tab.expected += ["Failed to load resource"]
+    root = f"https://127.0.0.1:{port}"
+    tab.context.route(root + PAGE, lambda route: route.fulfill(body=HARNESS, content_type="text/html"))
+    tab.context.route(f"{root}/hls.js", lambda route: route.fulfill(path=HLS_JS, content_type="text/javascript"))
+    url, ca = f"{root}/trickle/h2-{name}", ("--ca-file", str(certificate))
+    configuration = over_tls(name, port, server.port, certificate, key)
+    with (
+        running(name, port, tmp_path, configuration, "https"),
+        published(url, "fmp4", "testsrc:size=320x180,rate=25", *ca),
+    ):
+        player = tab.open(root + PAGE)
+        player.evaluate("url => hls.loadSource(url)", f"{url}/index.m3u8")
+        plays(player)
+        asked = "performance.getEntriesByType('resource').filter(one => one.name.includes('/trickle/'))"
+        assert set(player.evaluate(f"{asked}.map(one => one.nextHopProtocol)")) == {"h2"}
+        assert player.evaluate("fatal") == []
+        player.evaluate("hls.destroy()")
 
 
 def goes_on(page: Page, seconds: float) -> None:
