@@ -122,6 +122,7 @@ CASES: Final = (
     Case("lost", "MPEG-TS, 1 % of the packets lost", "lost.ts", BASE, _base(_lost)),
     Case("bytes", "MPEG-TS, 20 bytes wrong in 1 % of the packets", "bytes.ts", BASE, _base(_random_bytes)),
     Case("cut", "MPEG-TS, 0.3 % of the packets cut to 100 bytes", "cut.ts", BASE, _base(_cut)),
+    Case("lost-transcoded", "the first of these, `--transcode`", "lost.ts", BASE, _base(_lost), ("--transcode",)),
     Case("av1", "AV1 and AAC", "av1.mp4", "{V} {A} -c:v libsvtav1 -preset 12 -g 50 -pix_fmt yuv420p -c:a aac av1.mp4"),
     Case(
         "vp9",

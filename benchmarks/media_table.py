@@ -57,6 +57,9 @@ VLC_SEGMENTS: Final = 3
 VLC_SHARE: Final = 0.55
 """It begins some segments behind the live edge, and has to decode this share of the pictures."""
 
+WAITS: Final = "waits for another publisher"
+"""The channel of a publisher that failed stays open."""
+
 VLC_USER: Final = "nobody"
 """VLC refuses to run as root."""
 
@@ -418,13 +421,14 @@ class Table:
         row.cells["publish"] = words_of_publish(code, publish.said())
         row.notes["publish"] = publish.said()
         for kind, reader in readers.items():
-            cell = self._record(reader, folder / f"record.{kind}", source, until)
+            cell = self._record(reader, folder / f"record.{kind}", source, until, gave_up=bool(code))
             row.cells["record"] = cell if kind == "mp4" else row.cells["record"] + (
                 "" if cell == row.cells["record"] else f"; MKV: {cell}"
             )  # fmt: skip
             row.notes[f"record {kind}"] = reader.said()
         check_code = check.wait(until - time.monotonic())
-        row.cells["check"] = words_of_check(check_code, check.told() + check.said())
+        told = check.told() + check.said()
+        row.cells["check"] = WAITS if code and check_code is None else words_of_check(check_code, told)
         row.notes["check"] = check.told() + check.said()
         follower.stopping.set()
         follower.join(30)
@@ -438,6 +442,8 @@ class Table:
             found = decoded(ffmpeg.told(), last_line(ffmpeg.said()))
             row.notes["ffmpeg"] = ffmpeg.said()
             row.cells["ffmpeg"] = ("hangs; " if hung else "") + (compared(found, source) or "plays")
+            if code and hung:
+                row.cells["ffmpeg"] = WAITS
         for name, page in pages.items():
             seen = page.evaluate(SEEN)
             row.notes[name] = json.dumps(seen)
@@ -447,7 +453,7 @@ class Table:
             hung = vlc.running.wait(until - time.monotonic()) is None
             figures = vlc.figures()
             row.notes["VLC"] = json.dumps(figures) + "\n" + vlc.running.said()[-2000:]
-            row.cells["VLC"] = ("hangs; " if hung else "") + words_of_vlc(figures, source)
+            row.cells["VLC"] = WAITS if code and hung else ("hangs; " if hung else "") + words_of_vlc(figures, source)
 
     def _await_playlist(self, url: str, publish: Running) -> str | None:
         """Wait for a playlist; returns why there will be none."""
@@ -502,10 +508,10 @@ class Table:
         return any(one is not None and one.process.poll() is None for one in programs)
 
     @staticmethod
-    def _record(reader: Running, path: Path, source: Decoded, until: float) -> str:
+    def _record(reader: Running, path: Path, source: Decoded, until: float, *, gave_up: bool) -> str:
         code = reader.wait(until - time.monotonic())
         if code is None:
-            return "hangs"
+            return WAITS if gave_up else "hangs"
         said = reader.said()
         if "Traceback" in said:
             return "CRASH " + last_line(said)
@@ -567,7 +573,7 @@ def words_of_page(seen: dict[str, Any], source: Decoded, seconds: float, case: C
         words.append(f"jumps over {seen['holes']:.1f} s")
     if seen["stops"]:
         words.append(f"stands still for {sum(seen['stops']):.1f} s")
-    if not seen["ended"] and seen["missing"] > 0.5:
+    if not seen["ended"] and seen["missing"] > 0.3:
         words.append(f"stops {seen['missing']:.1f} s before the end")
     if source.pictures and case.even and source.pictures[-1]:
         wanted = played * (len(source.pictures) - 1) / source.pictures[-1]
