@@ -308,6 +308,12 @@ def test_a_viewer_chooses_among_three_languages(
         plays(player, 50)
         assert player.evaluate("[hls.audioTrack, fatal]") == [2, []]
         player.evaluate("hls.destroy()")
+        page = tab.open(f"{server.url}/watch/languages")  # the server's own player, too
+        wait_for(page, "() => document.querySelectorAll('#sounds:not([hidden]) option').length === 3")
+        assert page.locator("#sounds option").all_inner_texts() == ["Finnish", "Swedish", "English"]
+        page.select_option("#sounds", label="English")
+        wait_for(page, "from => video.currentTime > from + 2", arg=page.evaluate("video.currentTime"))
+        page.close()
         shaka = tab.open(f"{server.url}/p")
         shaka.evaluate("async url => { await player.attach(video); await player.load(url) }", f"{url}/index.m3u8")
         plays(shaka)

@@ -502,6 +502,7 @@ function update() {
   state.hidden = playing || (edge.paused && !edge.blocked) || !said.title;
   state.classList.toggle("busy", said.busy);
   if (playing) byId("recording").hidden = true;
+  showSounds();
   byId("share").hidden = pieces !== null;
   if (!pieces && firstFrame && !stage.classList.contains("idle")) past.look(past.isKnown ? LOOK_MS : FIRST_LOOK_MS);
   showSeek();
@@ -527,6 +528,29 @@ function update() {
   if (arrivals.length) parts.push(rateText(bitrate()));
   if (deaf()) parts.push(`without sound: this browser cannot play ${deaf()}`);
   setText("summary", parts.join(" · "));
+}
+
+/** Names of languages in the language of the page. */
+const languages = new Intl.DisplayNames("en", { type: "language" });
+let soundsShown = "";
+
+/** Show the menu of the tracks of sound, if there are several. */
+function showSounds() {
+  const sounds = sink && !(sink instanceof Messages) ? sink.sounds : [];
+  const all = sounds.map(({ id, language }) => `${id} ${language}`).join();
+  if (all === soundsShown) return;
+  soundsShown = all;
+  const menu = /** @type {HTMLSelectElement} */ (byId("sounds"));
+  const kept = menu.value;
+  menu.hidden = !sounds.length;
+  menu.replaceChildren(
+    ...sounds.map(({ id, language }, at) => {
+      const isAlone = language && sounds.filter((one) => one.language === language).length === 1;
+      const name = language ? languages.of(language) ?? language : "Sound";
+      return element("option", { value: String(id) }, isAlone ? name : `${name} ${at + 1}`);
+    }),
+  );
+  if (sounds.some(({ id }) => String(id) === kept)) menu.value = kept;
 }
 
 /** The codec of the sound that is left out, since this browser cannot decode it. */
@@ -665,6 +689,9 @@ function listen() {
     player.volume = volume.valueAsNumber;
     player.muted = player.volume === 0;
     showSound();
+  });
+  byId("sounds").addEventListener("change", (event) => {
+    if (sink && !(sink instanceof Messages)) sink.choose(Number(/** @type {HTMLSelectElement} */ (event.target).value));
   });
   seekBar.addEventListener("input", () => {
     isSeeking = true;

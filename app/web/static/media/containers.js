@@ -5,7 +5,8 @@
 /**
  * @typedef {'mp4' | 'webm' | 'mpegts' | 'aac' | 'mp3' | 'text' | 'bytes'} Container
  * @typedef {{type: string, start: number, end: number, body: number}} Box `body`: where its content begins
- * @typedef {{id: number, timescale: number, kind: 'video' | 'audio' | 'other', codec: string}} Track
+ * @typedef {{id: number, timescale: number, kind: 'video' | 'audio' | 'other', codec: string, language?: string}} Track
+ *   `language`: three letters (ISO 639-2); empty or left out if it is not known
  * @typedef {{mime: string, tracks: Track[]}} Init the content of an init segment
  * @typedef {{startS: number | null, producerMs: number | null}} SegmentTimes `startS`: when the segment's first frame
  *   is shown, on the media's time line; `producerMs`: when it was captured, in milliseconds since 1970
@@ -246,9 +247,19 @@ export function readMp4Init(head) {
       timescale: view.getUint32(mdhd.body + (head[mdhd.body] ? 20 : 12)),
       kind: handler === 'vide' ? 'video' : handler === 'soun' ? 'audio' : 'other',
       codec: mp4Codec(head, entry),
+      language: language(view.getUint16(mdhd.body + (head[mdhd.body] ? 32 : 20))),
     });
   }
   return { mime: mimeOf('mp4', tracks), tracks };
+}
+
+/**
+ * The language of a track (8.4.2): three letters of five bits each; empty if it says that it has none.
+ * @param {number} packed
+ */
+function language(packed) {
+  const letters = [10, 5, 0].map((shift) => String.fromCharCode(0x60 + ((packed >> shift) & 31))).join('');
+  return /^[a-z]{3}$/.test(letters) && letters !== 'und' ? letters : '';
 }
 
 /**

@@ -200,6 +200,7 @@ export class LiveEdge {
       this.grown = now;
       this.end = end;
       const behind = Math.min(end, wanted);
+      this.from = 0;
       video.currentTime = this.behind ? behind : Math.max(buffered.start(last), end - this.wanted);
       if (!this.paused) this.play();
       return;

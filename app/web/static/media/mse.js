@@ -57,6 +57,10 @@ export class MseSink {
     this.isMute = false;
     /** The codec of the sound that is left out, since the browser cannot decode it; else empty. */
     this.deaf = "";
+    /** The tracks of sound, if the user may choose among several. @type {import("./containers.js").Track[]} */
+    this.sounds = [];
+    /** @private the id of the track that the user has chosen */
+    this.chosen = 0;
     /** @private takes the sound out @type {SilentMp4 | null} */
     this.silencer = null;
     this.whole = new Whole(container);
@@ -120,6 +124,11 @@ export class MseSink {
   /** Another publisher begins. */
   restart() {
     this.broken = true;
+  }
+
+  /** Play this track of sound from the next segment on. @param {number} id */
+  choose(id) {
+    this.chosen = id;
   }
 
   /** The user has chosen another time: the next segment begins a new time line. */
@@ -187,7 +196,8 @@ export class MseSink {
   }
 
   /**
-   * The media's type and tracks as the browser is given them: without the sound, if it can play the pictures alone.
+   * The media's type and tracks as the browser is given them: the pictures and one track of sound, or the pictures alone
+   * if it can play no more.
    * @private
    * @param {string} mime
    * @param {import("./containers.js").Track[]} tracks
@@ -196,8 +206,20 @@ export class MseSink {
   playable(mime, tracks) {
     this.silencer = null;
     this.deaf = "";
-    if (this.container !== "mp4" || (!this.isMute && MediaSource.isTypeSupported(mime))) return [mime, tracks];
+    this.sounds = [];
+    if (this.container !== "mp4") return [mime, tracks];
     const pictures = tracks.filter(({ kind }) => kind === "video");
+    const sounds = tracks.filter(({ kind }) => kind === "audio");
+    const can = (/** @type {import("./containers.js").Track} */ one) =>
+      MediaSource.isTypeSupported(mimeOf("mp4", [...pictures, one]));
+    const heard = sounds.find(({ id }) => id === this.chosen) ?? sounds.find(can);
+    if (!this.isMute && sounds.length > 1 && heard && can(heard)) {
+      this.sounds = sounds.filter(can);
+      const kept = [...pictures, heard];
+      this.silencer = new SilentMp4(tracks.filter((one) => !kept.includes(one)).map(({ id }) => id));
+      return [mimeOf("mp4", kept), kept];
+    }
+    if (!this.isMute && MediaSource.isTypeSupported(mime)) return [mime, tracks];
     const alone = mimeOf("mp4", pictures);
     if (!pictures.length || pictures.length === tracks.length || !MediaSource.isTypeSupported(alone)) return [mime, tracks];
     const others = tracks.filter(({ kind }) => kind !== "video");

@@ -1,6 +1,6 @@
 /**
- * Takes the sound out of media whose pictures a browser can decode and whose sound it cannot, so that the pictures are
- * shown.
+ * Takes sound out of media: that which a browser cannot decode, so that the pictures are shown, and of several tracks
+ * all but the one that the user hears, since a browser plays one.
  *
  * Nothing is moved: what is about the sound gets a type that players skip. In MP4 (ISO/IEC 14496-12) the boxes of the
  * track become `free` boxes. In MPEG-TS (ISO/IEC 13818-1) its stream gets a type that nobody knows.
@@ -18,6 +18,8 @@ const PRIVATE = 0x06;
 /** Descriptors of sound: AC-3, Enhanced AC-3, DTS, AAC, and those that name a format (Opus, AC-3). */
 const SOUND_DESCRIPTORS = new Set([0x6a, 0x7a, 0x7b, 0x7c]);
 const REGISTRATION = 0x05;
+const LANGUAGE = 0x0a;
+const NONE = -1;
 
 /** @param {Uint8Array} data @param {number} at */
 const u32 = (data, at) => new DataView(data.buffer, data.byteOffset).getUint32(at);
@@ -105,9 +107,16 @@ export class SilentMp4 {
   }
 }
 
-/** Takes the streams of sound out of packets of MPEG-TS, which it changes. */
+/** A stream of sound of MPEG-TS. @typedef {{id: number, language: string}} Sound */
+
+/** Takes streams of sound out of packets of MPEG-TS, which it changes. */
 export class SilentTs {
-  constructor() {
+  /** @param {number | null} keep the packets of the one that stays; null: the first one; left out: none */
+  constructor(keep = NONE) {
+    /** @private */
+    this.keep = keep;
+    /** The streams of sound that the media have. @type {Sound[]} */
+    this.sounds = [];
     /** @private packets with a table of streams @type {Set<number>} */
     this.tables = new Set();
   }
@@ -139,16 +148,31 @@ export class SilentTs {
 
   /** @private @param {Uint8Array} packet @param {number} from @param {number} end */
   streams(packet, from, end) {
+    /** @type {Sound[]} */
+    const sounds = [];
     let at = from + 12 + ((((packet[from + 10] ?? 0) & 0x0f) << 8) | (packet[from + 11] ?? 0));
     while (at + 5 <= end) {
       const length = (((packet[at + 3] ?? 0) & 0x0f) << 8) | (packet[at + 4] ?? 0);
       const type = packet[at] ?? 0;
-      if (SOUND.has(type) || (type === PRIVATE && isSound(packet.subarray(at + 5, at + 5 + length)))) {
-        packet[at] = UNKNOWN;
+      const described = packet.subarray(at + 5, at + 5 + length);
+      if (SOUND.has(type) || (type === PRIVATE && isSound(described))) {
+        const id = (((packet[at + 1] ?? 0) & 0x1f) << 8) | (packet[at + 2] ?? 0);
+        sounds.push({ id, language: languageOf(described) });
+        if (id !== (this.keep ?? sounds[0]?.id)) packet[at] = UNKNOWN;
       }
       at += 5 + length;
     }
+    this.sounds = sounds;
   }
+}
+
+/** Three letters; empty if nothing is told. @param {Uint8Array} descriptors */
+function languageOf(descriptors) {
+  for (let at = 0; at + 5 <= descriptors.length; at += 2 + (descriptors[at + 1] ?? 0)) {
+    const code = String.fromCharCode(...descriptors.subarray(at + 2, at + 5));
+    if (descriptors[at] === LANGUAGE && /^[a-z]{3}$/.test(code) && code !== "und") return code;
+  }
+  return "";
 }
 
 /** @param {Uint8Array} descriptors */

@@ -71,8 +71,8 @@ export class TsSink {
     this.failure = null;
     /** The codec of the sound that is left out, since the browser cannot decode it; else empty. */
     this.deaf = "";
-    /** Takes the sound out; null if it is played. @type {SilentTs | null} */
-    this.silencer = null;
+    /** Takes out the sound that is not played: all but the first. */
+    this.silencer = new SilentTs(null);
     /** @private all that the player was given; null: the next one does not need it @type {Uint8Array[] | null} */
     this.kept = null;
     /** @private bytes of that */
@@ -128,7 +128,18 @@ export class TsSink {
       this.kept.push(packets);
       if (this.keptBytes > MAX_KEPT || this.video.currentTime > DECODES_S) this.kept = null;
     }
-    this.feed?.(this.silencer ? this.silencer.push(packets) : packets);
+    this.feed?.(this.silencer.push(packets));
+  }
+
+  /** The tracks of sound, if the user may choose among several. */
+  get sounds() {
+    return this.deaf || this.silencer.sounds.length < 2 ? [] : this.silencer.sounds;
+  }
+
+  /** Play this track of sound from the next segment on. @param {number} id */
+  choose(id) {
+    this.silencer = new SilentTs(id);
+    this.broken = true; // the player may not see that another stream begins
   }
 
   /**
@@ -139,7 +150,7 @@ export class TsSink {
   async again(packets) {
     await new Promise((resolve) => setTimeout(resolve)); // the player still runs while it reports the error
     await this.open(this.baseS);
-    for (const one of packets) this.feed?.(this.silencer ? this.silencer.push(one) : one);
+    for (const one of packets) this.feed?.(this.silencer.push(one));
   }
 
   end() {
@@ -186,7 +197,7 @@ export class TsSink {
     if (!mpegts.isSupported()) throw new Unplayable("This browser has no Media Source Extensions.");
     this.destroy();
     this.broken = false;
-    if (!this.silencer) [this.kept, this.keptBytes] = [[], 0];
+    if (!this.deaf) [this.kept, this.keptBytes] = [[], 0];
     this.onReset();
     this.baseS = startS;
     this.clock = new ProducerClock();
@@ -240,7 +251,7 @@ export class TsSink {
       if (this.player !== player) return;
       const cannot = kind === mpegts.ErrorTypes.MEDIA_ERROR && /codec|format/i.test(detail);
       const mime = (info?.code === DOMException.NOT_SUPPORTED_ERR && /'([^']*codecs[^']*)'/.exec(info.msg)?.[1]) || "";
-      if (mime.startsWith("audio/") && !this.silencer) {
+      if (mime.startsWith("audio/") && !this.deaf) {
         // Another player is given all of it without the sound, or what comes from the next segment on. If there is
         // nothing else, that one plays nothing.
         this.deaf = codecNames(mime);
