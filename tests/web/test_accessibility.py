@@ -16,6 +16,18 @@ LOOKS = {"light": (1280, 800), "dark": (390, 844)}
 
 PAGES = ("/", "/wall", "/publish", "/watch/messages", "/watch/bytes", "/watch/none", "/nothing")
 
+RECEIVED = """() => performance.getEntriesByType('navigation').concat(performance.getEntriesByType('resource'))
+    .reduce((sum, one) => sum + one.encodedBodySize, 0)"""
+"""Bytes that came over the wire for the page and its files."""
+
+SHIFTED = """() => new Promise(resolve => {
+    let sum = 0;
+    new PerformanceObserver(list => { for (const one of list.getEntries()) sum += one.value; })
+        .observe({ type: 'layout-shift', buffered: true });
+    requestAnimationFrame(() => requestAnimationFrame(() => resolve(sum)));
+})"""
+"""How far things have moved (Cumulative Layout Shift); below 0.1 is good."""
+
 
 @pytest.fixture(scope="module")
 def server() -> Iterator[RunningServer]:
@@ -31,12 +43,20 @@ def server() -> Iterator[RunningServer]:
 @pytest.mark.parametrize("scheme", LOOKS)
 @pytest.mark.parametrize("path", PAGES)
 def test_a_page_can_be_used_by_all(server: RunningServer, tabs: Callable[..., Watched], path: str, scheme: str) -> None:
-    """In light and dark colours, on a wide window and on a telephone, which need not scroll sideways."""
+    """In light and dark colours, on a wide window and on a telephone, from left to right and from right to left.
+
+    It need not be scrolled sideways, comes with less than 100 kB, and nothing moves while it builds up.
+    """
     width, height = LOOKS[scheme]
     tab = tabs(viewport={"width": width, "height": height}, color_scheme=scheme)
     tab.expected += ["404"]  # the channel that does not exist
     page = tab.open(server.url + path)
     assert barriers(page) == []
+    wait_for(page, "document.documentElement.scrollWidth <= document.documentElement.clientWidth")
+    assert page.evaluate(RECEIVED) < 100_000
+    if width > 1000:  # a list of messages is higher than a picture on a telephone
+        assert page.evaluate(SHIFTED) < 0.1
+    page.evaluate("document.documentElement.dir = 'rtl'")
     wait_for(page, "document.documentElement.scrollWidth <= document.documentElement.clientWidth")
 
 

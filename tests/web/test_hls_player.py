@@ -280,13 +280,13 @@ def test_shaka_shows_the_dates_of_a_film_that_is_published_at_once(server: Runni
 
 def three_languages(path: Path) -> Path:
     """A film with three tracks of sound."""
-    tones = [f"sine=frequency={tone}:sample_rate=48000:duration=20" for tone in (440, 660, 880)]
+    tones = [f"sine=frequency={tone}:sample_rate=48000:duration=60" for tone in (440, 660, 880)]
     inputs = [part for tone in tones for part in ("-f", "lavfi", "-i", tone)]
     maps = [part for number in range(4) for part in ("-map", str(number))]
     names = [
         part for at, name in enumerate(("fin", "swe", "eng")) for part in (f"-metadata:s:a:{at}", f"language={name}")
     ]
-    picture = ("-f", "lavfi", "-i", "testsrc=size=320x180:rate=25:duration=20")
+    picture = ("-f", "lavfi", "-i", "testsrc=size=320x180:rate=25:duration=60")
     codecs = ("-c:v", "libx264", "-preset", "ultrafast", "-pix_fmt", "yuv420p", "-g", "25", "-c:a", "aac")
     command = ["ffmpeg", "-v", "error", *picture, *inputs, *maps, *codecs, *names, str(path)]
     subprocess.run(command, check=True, timeout=60)
