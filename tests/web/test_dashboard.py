@@ -14,6 +14,8 @@ from playwright.sync_api import expect
 
 from tests.app.access.signing import SECRET, token
 from tests.app.cluster.test_nodes_on_nats import node
+from tests.publisher.media.clips import make_clip
+from tests.subscriber.check.segments import cut
 from tests.support.browser import Watched, barriers
 from tests.support.local import LocalServer, local_server
 from tests.support.nats import nats_server
@@ -423,18 +425,22 @@ def test_storm_reports_run_nothing(tab: Watched, tmp_path: Path) -> None:
 
 @pytest.mark.parametrize(("scheme", "width", "height"), [("light", 1280, 800), ("dark", 390, 844)])
 def test_details_can_be_used_by_all(
-    server: LocalServer, tabs: Callable[..., Watched], scheme: str, width: int, height: int
+    server: LocalServer, tabs: Callable[..., Watched], tmp_path: Path, scheme: str, width: int, height: int
 ) -> None:
-    """axe-core finds no barrier in list, details and events; a telephone need not scroll sideways."""
+    """axe-core finds no barrier in list, details and events, which name the codecs; no scrolling on a telephone."""
+    looks = {"light": ("mp4", "MP4 · H.264, AAC · 64"), "dark": ("mpegts", "MPEG-TS · H.264 · AAC")}
+    container, told = looks[scheme]
+    segments = cut(make_clip(tmp_path / "clip.mp4", audio="aac"), length_s=1, format_=container)
     with server.client() as client:
-        for seq in range(3):
-            client.channel("cam").publish(seq, b"x" * 1000)
+        for seq, segment in enumerate(segments[:3]):
+            client.channel("cam").publish(seq, segment)
         create(server, "other")
         page = tabs(viewport={"width": width, "height": height}, color_scheme=scheme).open(url(server))
         expect(page.locator(".row:not([hidden]) .name").first).to_be_visible()
         assert barriers(page) == []
         page.locator(".row:not([hidden])", has_text="cam").click()
         expect(page.locator("#detail-title")).to_be_visible()
+        expect(page.locator(".facts")).to_contain_text(told, timeout=WITHIN_S * 1000)
         assert barriers(page) == []
         assert page.evaluate("document.documentElement.scrollWidth <= document.documentElement.clientWidth")
 

@@ -2,6 +2,7 @@
 
 import { channelUrl, element, hasTokens, icon, problem, request } from "../session.js";
 import { ask, copyLine } from "./parts.js";
+import { aboutMedia } from "./media.js";
 import { Readers } from "./readers.js";
 import { curve, legend, segmentAt, segmentText, timeline } from "./charts.js";
 import { bitrate, bytes, count, duration, percent, plain, time } from "./format.js";
@@ -30,6 +31,7 @@ export class Detail {
     /** @type {number | undefined} */
     this.picked = undefined;
     this._asked = 0;
+    this._looked = false; // at the channel's media
 
     const close = element("button", { type: "button", className: "quiet close", "aria-label": "Close the details" },
       icon("close"));
@@ -64,7 +66,8 @@ export class Detail {
       element("dl", { className: "facts" },
         ...figure("publisher", "Publisher"), ...figure("readers", "Readers"), ...figure("lag", "Greatest lag"),
         ...figure("in", "In"), ...figure("out", "Out"), ...figure("head", "Next segment"),
-        ...figure("window", "Window"), ...figure("type", "Content type"), ...figure("created", "Created"),
+        ...figure("window", "Window"), ...figure("type", "Content type"), ...figure("media", "Media"),
+        ...figure("created", "Created"),
         ...figure("epoch", "Epoch")),
       this.readers.box,
       this.commands,
@@ -124,7 +127,13 @@ export class Detail {
     if (this._asked !== channel.number) {
       this._asked = channel.number;
       channel.most = KEPT_IN_FULL;
+      this._looked = false;
+      this._set("media", "–");
       void this._ask(channel);
+    }
+    if (!this._looked && channel.head > 0) {
+      this._looked = true;
+      void this._look(channel);
     }
     const state = STATES[channel.state] ?? "idle";
     this.state.hidden = false;
@@ -176,6 +185,12 @@ export class Detail {
   _set(name, text) {
     const box = this.figures[name];
     if (box && box.textContent !== text) box.textContent = text;
+  }
+
+  /** Tell what the channel carries. @param {Channel} channel */
+  async _look(channel) {
+    const text = await aboutMedia(channel.name, channel.head).catch(() => "");
+    if (text && this.name === channel.name) this._set("media", plain(text));
   }
 
   /** Fetch segments from before the page was opened. @param {Channel} channel */

@@ -5,8 +5,8 @@
 /**
  * @typedef {'mp4' | 'webm' | 'mpegts' | 'aac' | 'mp3' | 'text' | 'bytes'} Container
  * @typedef {{type: string, start: number, end: number, body: number}} Box `body`: where its content begins
- * @typedef {{id: number, timescale: number, kind: 'video' | 'audio' | 'other', codec: string, language?: string}} Track
- *   `language`: three letters (ISO 639-2); empty or left out if it is not known
+ * @typedef {{id: number, timescale: number, kind: 'video' | 'audio' | 'other', codec: string, language?: string, width?: number, height?: number}} Track
+ *   `language`: three letters (ISO 639-2); empty or left out if it is not known. `width`, `height`: of a picture, in MP4
  * @typedef {{mime: string, tracks: Track[]}} Init the content of an init segment
  * @typedef {{startS: number | null, producerMs: number | null}} SegmentTimes `startS`: when the segment's first frame
  *   is shown, on the media's time line; `producerMs`: when it was captured, in milliseconds since 1970
@@ -242,7 +242,9 @@ export function readMp4Init(head) {
     const [entry] = boxes(head, stsd.body + 8, stsd.end);
     if (!entry) continue;
     const handler = ascii(head, hdlr.body + 8, 4);
+    const size = handler === 'vide' ? { width: view.getUint16(entry.body + 24), height: view.getUint16(entry.body + 26) } : {};
     tracks.push({
+      ...size,
       id: view.getUint32(tkhd.body + (head[tkhd.body] ? 20 : 12)),
       timescale: view.getUint32(mdhd.body + (head[mdhd.body] ? 20 : 12)),
       kind: handler === 'vide' ? 'video' : handler === 'soun' ? 'audio' : 'other',

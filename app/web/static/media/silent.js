@@ -117,6 +117,8 @@ export class SilentTs {
     this.keep = keep;
     /** The streams of sound that the media have. @type {Sound[]} */
     this.sounds = [];
+    /** The types of all streams that the media have. @type {number[]} */
+    this.types = [];
     /** @private packets with a table of streams @type {Set<number>} */
     this.tables = new Set();
   }
@@ -150,10 +152,12 @@ export class SilentTs {
   streams(packet, from, end) {
     /** @type {Sound[]} */
     const sounds = [];
+    this.types = [];
     let at = from + 12 + ((((packet[from + 10] ?? 0) & 0x0f) << 8) | (packet[from + 11] ?? 0));
     while (at + 5 <= end) {
       const length = (((packet[at + 3] ?? 0) & 0x0f) << 8) | (packet[at + 4] ?? 0);
       const type = packet[at] ?? 0;
+      this.types.push(type);
       const described = packet.subarray(at + 5, at + 5 + length);
       if (SOUND.has(type) || (type === PRIVATE && isSound(described))) {
         const id = (((packet[at + 1] ?? 0) & 0x1f) << 8) | (packet[at + 2] ?? 0);
