@@ -180,6 +180,8 @@ class Progress(NamedTuple):
     handed: int = 0  # bytes that the writer has handed over so far
     over: bool = False  # the writer has ended the body
     held: bool = True  # all of those bytes are still held, so that the body can be sent from its start
+    first_byte_s: float | None = None  # as in a receipt
+    answered_s: float | None = None
 
     @property
     def begun(self) -> bool:
@@ -432,7 +434,8 @@ class Plan:
             if not (self._held or self.uncertain):  # otherwise the request began before the failure, and proves nothing
                 self.trouble = None
             closed = Closed.COMPLETE if progress.handed else Closed.EMPTY
-            return Advance(Receipt(ticket.seq, progress.handed, stored, closed, attempts=ticket.attempt))
+            told_s = progress.first_byte_s, progress.answered_s
+            return Advance(Receipt(ticket.seq, progress.handed, stored, closed, *told_s, ticket.attempt))
         if progress.held and not ticket.final and (stored == 0 or not (ticket.exposed or progress.exposed)):
             error = Superseded(answer.status, seq=ticket.seq, detail="another client closed it before it began")
             return self._resync(ticket, ticket.seq + 1, error, progress)

@@ -200,6 +200,11 @@ class PublisherReporter(Reporter[PublisherEvent]):
         """Report one event."""
         self.report(event, _LEVELS.get(type(event), logging.DEBUG))
 
+    @property
+    def is_detailed(self) -> bool:
+        """Whether anybody is told that a segment begins and is published. Else these events need not be made."""
+        return self.is_heard(logging.DEBUG)
+
     def lost(self, error: TrickleError) -> None:
         """A request got no answer."""
         if self._lost_at is None:

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from collections import Counter, deque
 from collections.abc import Awaitable, Callable
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from types import TracebackType
 from typing import Final, TypeAlias, assert_never
 
@@ -776,8 +776,11 @@ class Segments:
                 outcome = await self._requests.post(ticket, sending)
         if outcome is None:  # its node was left
             return True
-        lived_s = self.now() - begun_at
-        progress = Progress(sending.sent, sending.ended, lived_s, body.handed, body.over, body.held)
+        now, segment = self.now(), upload.segment
+        progress = Progress(
+            *(sending.sent, sending.ended, now - begun_at, body.handed, body.over, body.held),
+            *((None, None) if segment is None else (segment._first_byte_s, now - segment._entered_at)),
+        )
         self._note(outcome)
         self._leave_node(outcome)
         decision = self._plan.on_post(ticket, outcome, progress)
@@ -816,7 +819,8 @@ class Segments:
         self._plan.begin(upload.ticket)
         if upload.segment is not None:
             upload.segment._first_byte_s = self.now() - upload.segment._entered_at
-            self._report(SegmentBegun(upload.ticket.seq))
+            if self._report.is_detailed:
+                self._report(SegmentBegun(upload.ticket.seq))
         self._notify()
         self.open_ahead()
 
@@ -835,9 +839,7 @@ class Segments:
     def _settle(self, segment: SegmentWriter, result: Receipt | Exception) -> None:
         """A segment was published or lost, unless that was known before."""
         if segment._result is None:
-            self._idle_since = now = self.now()
-            if isinstance(result, Receipt):
-                result = replace(result, first_byte_s=segment._first_byte_s, answered_s=now - segment._entered_at)
+            self._idle_since = self.now()
             segment._result = result
             segment._done.notify()
             self._report_result(segment, result)
@@ -850,7 +852,9 @@ class Segments:
             case Receipt(sent=size):
                 self._counts["segments" if size else "empty"] += 1
                 self._counts["bytes"] += size
-                return self._report(SegmentPublished(result))
+                if self._report.is_detailed:
+                    self._report(SegmentPublished(result))
+                return
             case SegmentDropped():
                 self._counts["dropped"] += 1
                 self._last_error = result

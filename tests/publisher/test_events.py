@@ -55,6 +55,15 @@ def test_an_event_goes_to_the_callback_and_the_log(
     assert [(record.levelno, record.getMessage()) for record in caplog.records] == [(level, f"cam: {sentence}")] * 2
 
 
+def test_what_comes_with_each_segment_is_not_made_for_nobody(caplog: pytest.LogCaptureFixture) -> None:
+    """It is for a callback, and for a log with details."""
+    with caplog.at_level(logging.INFO, "tricklecast.publisher"):
+        assert not PublisherReporter(None, "cam", lambda: 0.0).is_detailed
+        assert PublisherReporter(print, "cam", lambda: 0.0).is_detailed
+    with caplog.at_level(logging.DEBUG, "tricklecast.publisher"):
+        assert PublisherReporter(None, "cam", lambda: 0.0).is_detailed
+
+
 def test_an_outage_is_told_once() -> None:
     """Its first loss and its first answer; an answer without an outage says nothing."""
     seen: list[PublisherEvent] = []

@@ -11,9 +11,8 @@ reading side as soon as one write fails, and the answer with it.
 kernel: a failed write sets ``peer_stopped_reading``, drops later writes, and changes nothing for reads.
 
 *Cost.* Data for which the kernel has room is written at once. Under asyncio the event loop watches the socket as long
-as it is open: when bytes come, the loop reads them and then wakes the task that waits, so that a read is one task
-switch. Registering the socket for each wait would cost two more system calls per read. Under trio each wait goes
-through anyio.
+as it is open: when bytes come, the loop reads them, and runs the task that waits in the same turn (:mod:`.waking`).
+Registering the socket for each wait would cost two more system calls per read. Under trio each wait goes through anyio.
 
 *Bound.* While bytes wait that no task has taken, the loop does not watch the socket. So one read of :data:`READ_BYTES`
 is held; the rest stays in the kernel, and the server waits.
@@ -38,6 +37,8 @@ from anyio.abc import ByteStream
 
 if TYPE_CHECKING:
     import asyncio
+
+    from tricklecast.trickle.client.waking import Waiter
 
 STAGGER_S: Final = 0.25
 """If an address of a host has not answered after this time, the next one is tried beside it (RFC 8305, section 5)."""
@@ -98,7 +99,7 @@ class SocketStream(ByteStream):
         self._scope: anyio.CancelScope | None = None  # of the present wait under trio
         # Waiting under asyncio.
         self._watcher: asyncio.AbstractEventLoop | None = None  # the loop that watches the socket
-        self._waiter: asyncio.Future[None] | None = None  # of the task in receive()
+        self._waiter: Waiter | None = None  # of the task in receive()
         self._due_at = 0.0  # when the present wait becomes a Silence
         self._timer: asyncio.TimerHandle | None = None  # fires at _due_at or earlier
 
@@ -202,14 +203,14 @@ class SocketStream(ByteStream):
 
     async def _wait(self) -> None:
         """Wait until the event loop, which watches the socket, has read something."""
-        import asyncio  # loaded by the program that runs it: programs of trio need not wait for it
+        from tricklecast.trickle.client.waking import Waiter, get_running_loop  # programs of trio load no asyncio
 
-        loop = asyncio.get_running_loop()
+        loop = get_running_loop()
         if self._watcher is not loop:  # nobody watches, or the loop of an earlier asyncio.run() did
             loop.add_reader(self._socket, self._on_readable)
             self._watcher = loop
             self._set_timer(None)
-        self._waiter = loop.create_future()
+        self._waiter = Waiter(loop=loop)
         self._limit_wait(loop)
         try:
             await self._waiter
@@ -229,8 +230,8 @@ class SocketStream(ByteStream):
             self._unwatch()
         else:
             self._read()
-            if self._waiter is not None and not self._waiter.done():
-                self._waiter.set_result(None)
+            if self._waiter is not None:
+                self._waiter.wake_now()
 
     def _read(self) -> None:
         try:

@@ -41,20 +41,38 @@ _TASKS: Final[set[asyncio.Task[None]]] = set()
 class Notifier:
     """Wakes the tasks that wait for something to change. While no task waits, :meth:`notify` costs next to nothing."""
 
-    __slots__ = ("_event",)
+    __slots__ = ("_event", "_waiting")
 
     def __init__(self) -> None:
-        self._event: anyio.Event | None = None  # for the tasks that wait now
+        self._waiting: list[asyncio.Future[None]] = []  # of the tasks of asyncio that wait now
+        self._event: anyio.Event | None = None  # for those of trio
 
     async def wait(self) -> None:
         """Wait for the next :meth:`notify`."""
-        self._event = self._event or anyio.Event()
-        await self._event.wait()
+        if in_trio():
+            self._event = self._event or anyio.Event()
+            await self._event.wait()
+            return
+        from asyncio import get_running_loop
+
+        # Not an event: anyio looks for its kind of loop for each one, which takes longer than the wait.
+        waiter = get_running_loop().create_future()
+        self._waiting.append(waiter)
+        try:
+            await waiter
+        finally:
+            if waiter in self._waiting:  # it was cancelled
+                self._waiting.remove(waiter)
 
     def notify(self) -> None:
         """Wake all tasks that wait."""
-        event, self._event = self._event, None
-        if event is not None:
+        if self._waiting:
+            waiting, self._waiting = self._waiting, []
+            for waiter in waiting:
+                if not waiter.done():
+                    waiter.set_result(None)
+        elif self._event is not None:
+            event, self._event = self._event, None
             event.set()
 
 

@@ -64,6 +64,26 @@ def test_a_change_wakes_all_that_wait(backend: str) -> None:
     assert sorted(woken) == [0, 1, 2]
 
 
+@pytest.mark.parametrize("is_told", [False, True])
+def test_a_cancelled_wait_leaves_the_others_waiting(*, is_told: bool) -> None:
+    """Also one that is cancelled in the turn of the change."""
+
+    async def main() -> None:
+        changes = Notifier()
+        cancelled, other = (asyncio.create_task(changes.wait()) for _ in range(2))
+        await asyncio.sleep(0)
+        cancelled.cancel()
+        if is_told:
+            changes.notify()
+        with pytest.raises(asyncio.CancelledError):
+            await cancelled
+        assert other.done() == is_told
+        changes.notify()
+        await other
+
+    asyncio.run(main())
+
+
 @pytest.mark.parametrize("backend", ["asyncio", "trio"])
 def test_the_clock_is_that_of_the_event_loop(backend: str) -> None:
     """Deadlines of the event loop are comparable with it."""

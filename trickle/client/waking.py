@@ -1,0 +1,55 @@
+"""How a task of asyncio that waits is woken: in the turn of the event loop in which it may go on, not in the next one.
+
+Theory of operation
+===================
+
+*The problem.* When a socket has bytes, asyncio runs a callback, which completes a future. That only schedules the task:
+it runs in the next turn, which has its own look at all sockets. A chunk or an answer takes two turns so, and a turn
+costs as much as the rest of a small read.
+
+*The idea.* A task that waits for a future leaves it a callback that runs the task. asyncio calls it for any object that
+behaves as a future (``asyncio.isfuture``). A :class:`Waiter` keeps that callback, and :meth:`Waiter.wake_now` calls it
+at once, in the task's own context.
+
+*Invariant.* No task may run within another one. So only the event loop itself may call :meth:`Waiter.wake_now`, in a
+callback. For all others a waiter is a future as any other: it is completed, fails and is cancelled in the next turn.
+
+Only what runs under asyncio imports this module, since it loads asyncio.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from asyncio import get_running_loop
+from collections.abc import Callable
+from contextvars import Context
+from typing import Any
+
+__all__ = ["Waiter", "get_running_loop"]
+
+
+class Waiter(asyncio.Future[None]):
+    """A future that one task waits for."""
+
+    _wake: Callable[[Waiter], object] | None = None  # runs the task
+    _in: Context | None = None  # which it runs in
+
+    def add_done_callback(self, fn: Callable[[Any], object], /, *, context: Context | None = None) -> None:
+        """Note how the task is run; see :class:`asyncio.Future`."""
+        self._wake, self._in = fn, context
+        super().add_done_callback(fn, context=context)
+
+    def wake_now(self) -> None:
+        """Complete the future, and run the task that waits for it before this returns; nothing if it is over.
+
+        Only for callbacks of the event loop: a task must not run another one.
+        """
+        if self.done():
+            return
+        wake, context = self._wake, self._in
+        if wake is None or context is None:
+            self.set_result(None)
+            return
+        self.remove_done_callback(wake)
+        self.set_result(None)
+        context.run(wake, self)
