@@ -191,9 +191,8 @@ def compared(found: Decoded, source: Decoded, *, even: bool = True) -> str:
             words.append(f"a picture is {shift:.2f} s off")
     missing = source.sound_s - found.sound_s
     if abs(missing) > 0.1:
-        words.append(
-            "no sound" if not found.sound_s else f"{missing:.1f} of {source.sound_s:.1f} s of sound are missing"
-        )
+        what = "are missing" if missing > 0 else "more than in the source"
+        words.append(f"{abs(missing):.1f} of {source.sound_s:.1f} s of sound {what}" if found.sound_s else "no sound")
     return ", ".join(words)
 
 

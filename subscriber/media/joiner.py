@@ -364,6 +364,7 @@ class Joiner:
         self._unreadable: NotMedia | None = None
         self._damaged_segments = self._damaged = self._refused = 0  # segments; packets that are kept, and that are not
         self._missing = 0  # fragments of MP4
+        self._keyless = 0  # pictures that are left out, since they come before a keyframe
         self.files: list[Path] = []
 
     def add(self, data: BinaryIO, name: str, *, whole: bool = True, follows: bool = True) -> None:
@@ -499,6 +500,8 @@ class Joiner:
         self._refused += refused
 
     def _say_damage(self) -> None:
+        if self._keyless:
+            self._say(f"{count(self._keyless, 'picture')} left out: nothing can be decoded before the next keyframe")
         if self._damaged_segments:
             left_out = f"; {count(self._refused, 'unreadable packet')} left out" if self._refused else ""
             if self._missing:
@@ -515,6 +518,7 @@ class Joiner:
             if slot.kind == "video":
                 if slot not in self._decodable:
                     if not packet.is_keyframe:
+                        self._keyless += 1
                         continue
                     self._decodable.add(slot)
                     since[slot] = packet.pts or 0

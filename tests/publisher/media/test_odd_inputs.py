@@ -404,6 +404,9 @@ def test_a_stream_without_keyframes_is_published_all_the_same(tmp_path: Path) ->
     pictures = sum(packets_of(data)[0] for data in segments)
     assert pictures >= 100
     assert [packets_of(data)[1] for data in segments] == [0] * len(segments)
+    assert f"{pictures} pictures left out: nothing can be decoded before the next keyframe" in record(
+        segments, tmp_path / "film.mkv"
+    )
 
 
 def packets_of(segment: bytes) -> tuple[int, int]:
