@@ -1,4 +1,4 @@
-"""``python -m tests.support.forked_workers -n 5 ...``: pytest, whose processes are forks of one that has all tests.
+"""``python -m tests.support.forked_workers -n 7 ...``: pytest, whose processes are forks of one that has all tests.
 
 pytest-xdist starts a Python for each process, and each imports all tests and what they test: five seconds of processor
 time. Here one process finds the tests, which compiles and imports them, and forks those that run them::

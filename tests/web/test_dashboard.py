@@ -204,21 +204,22 @@ def test_live_channels_come_first(server: LocalServer, tab: Watched) -> None:
         upload.end()
 
 
-@pytest.mark.parametrize("width", [390, 1280, 3840])
-def test_the_end_of_a_long_name_can_be_read(server: LocalServer, tabs: Callable[..., Watched], width: int) -> None:
+def test_the_end_of_a_long_name_can_be_read(server: LocalServer, tab: Watched) -> None:
     """Names of many cameras differ there alone; on a very wide window all texts are larger."""
     create(server, *(f"site-{number % 7}-a-building-with-a-long-name-camera-{number:03}" for number in range(300)))
-    page = tabs(viewport={"width": width, "height": 900}).open(url(server))
-    name = page.locator(".row:not([hidden]) .name").first
-    expect(name).to_have_text("site-0-a-building-with-a-long-name-camera-000")
-    tail = name.locator("span").last
-    expect(tail).to_have_text("amera-000")
-    box, row = tail.bounding_box(), page.locator(".row:not([hidden]) .title").first.bounding_box()
-    assert box is not None
-    assert row is not None
-    assert box["x"] + box["width"] <= row["x"] + row["width"]
-    size = name.evaluate("one => parseFloat(getComputedStyle(one).fontSize)")
-    assert size >= (21 if width == 3840 else 14)
+    page = tab.open(url(server))
+    for width in (390, 1280, 3840):
+        page.set_viewport_size({"width": width, "height": 900})
+        name = page.locator(".row:not([hidden]) .name").first
+        expect(name).to_have_text("site-0-a-building-with-a-long-name-camera-000")
+        tail = name.locator("span").last
+        expect(tail).to_have_text("amera-000")
+        box, row = tail.bounding_box(), page.locator(".row:not([hidden]) .title").first.bounding_box()
+        assert box is not None
+        assert row is not None
+        assert box["x"] + box["width"] <= row["x"] + row["width"]
+        size = name.evaluate("one => parseFloat(getComputedStyle(one).fontSize)")
+        assert size >= (21 if width == 3840 else 14)
 
 
 def test_people_are_counted_and_not_requests(server: LocalServer, tab: Watched) -> None:
@@ -496,10 +497,10 @@ def test_a_former_source_shows_who_has_its_place(tab: Watched, server: LocalServ
         assert barriers(page) == []
 
 
-@pytest.mark.parametrize(("scheme", "width"), [("light", 1280), ("dark", 390)])
-def test_a_mirror_has_a_panel(tabs: Callable[..., Watched], scheme: str, width: int, server: LocalServer) -> None:
+def test_a_mirror_has_a_panel(tabs: Callable[..., Watched], server: LocalServer) -> None:
     """What is copied and how far that is, that the source is missed, and what a promotion makes of it."""
-    page = tabs(viewport={"width": width, "height": 800}, color_scheme=scheme).open(url(server))
+    dark = tabs(viewport={"width": 390, "height": 800}, color_scheme="dark", reduced_motion="reduce")
+    page = dark.open(url(server))
     expect(page.locator(".status")).to_have_text("Live")
     panel = page.get_by_role("region", name="Mirror")
     expect(panel).to_be_hidden()
@@ -523,6 +524,9 @@ def test_a_mirror_has_a_panel(tabs: Callable[..., Watched], scheme: str, width: 
     expect(panel).to_contain_text(f"tricklecast mirror promote {url(server, '')}")
     assert barriers(page) == []
     assert page.evaluate("document.documentElement.scrollWidth <= document.documentElement.clientWidth")
+    page.set_viewport_size({"width": 1280, "height": 800})
+    page.emulate_media(color_scheme="light")
+    assert barriers(page) == []
     httpx.post(url(server, "/api/v1/mirror/promote"), timeout=WITHIN_S).raise_for_status()
     expect(panel).to_contain_text("The copies are channels of this server now")
     expect(panel.get_by_role("progressbar")).to_be_hidden()

@@ -328,14 +328,14 @@ def test_what_cannot_be_shown_is_named(server: RunningServer, tab: Watched) -> N
     expect(page.locator("#state-text")).to_contain_text(f"curl {url}/-1")
 
 
-@pytest.mark.parametrize("lump_s", [0.5, 1, 4, 10])
-def test_media_that_arrives_in_lumps_plays_without_a_break(server: RunningServer, tab: Watched, lump_s: float) -> None:
+def test_media_that_arrives_in_lumps_plays_without_a_break(server: RunningServer, tab: Watched) -> None:
     """Segments that are published when they are complete play on, about one segment behind."""
     tab.expected += ["404"]
     page = tab.open(f"{server.url}/watch/lumps")
-    found = page.evaluate(LUMPS, {"seconds": 120, "lump": lump_s})
-    assert found["stood"] == 0
-    assert found["behind"] < 1.5 * lump_s + 1
+    for lump_s in (0.5, 1, 4, 10):
+        found = page.evaluate(LUMPS, {"seconds": 120, "lump": lump_s})
+        assert found["stood"] == 0, lump_s
+        assert found["behind"] < 1.5 * lump_s + 1, lump_s
 
 
 def test_the_beginning_of_a_segment_is_copied_a_few_times_only(server: RunningServer, tab: Watched) -> None:
