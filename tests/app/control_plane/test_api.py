@@ -309,9 +309,13 @@ def test_openapi(target: Target) -> None:
     assert (schema["info"]["title"], schema["info"]["version"]) == ("tricklecast", __version__)
     assert set(schema["paths"]) == {
         *("/api/v1/channels", "/api/v1/channels/{name}", "/api/v1/channels/{name}/segments", "/api/v1/changes"),
-        *("/api/v1/channels/{name}/segments/{seq}", "/api/v1/dashboard", "/healthz", "/readyz", "/metrics"),
+        *("/api/v1/channels/{name}/segments/{seq}", "/api/v1/dashboard", "/api/v1/sources"),
+        *("/healthz", "/readyz", "/metrics"),
         *("/api/v1/channels/{name}/readers", "/api/v1/channels/{name}/readers/{connection}"),
-        *(f"/api/v1/mirror{route}" for route in ("", "/origins", "/promote", "/resync", "/reverify", "/deposed")),
+        *(
+            f"/api/v1/mirror{route}"
+            for route in ("", "/origins", "/promote", "/handover", "/resync", "/reverify", "/deposed")
+        ),
     }
 
 
