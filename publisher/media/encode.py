@@ -22,6 +22,7 @@ from tricklecast.publisher.media.source import MediaSource
 from tricklecast.trickle.errors import InvalidInput
 from tricklecast.trickle.media.containers import find_box
 from tricklecast.trickle.media.ladder import Rung
+from tricklecast.trickle.media.timeline import Ratio, fraction
 from tricklecast.trickle.pyav import copied, is_attached, need_pyav, new_decoder
 
 if TYPE_CHECKING:
@@ -143,15 +144,16 @@ class VideoShape:
     colors: tuple[int, int, int] = (_UNKNOWN_COLORS,) * 3
 
     @classmethod
-    def of(cls, picture: VideoFrame | VideoCodecContext, rate: Fraction | None, aspect: Fraction | None) -> VideoShape:
+    def of(cls, picture: VideoFrame | VideoCodecContext, rate: Ratio | None, aspect: Ratio | None) -> VideoShape:
         """The shape of encoded pictures made of such pictures: both sides even, RGB in the colours of BT.601."""
         space = picture.colorspace
         is_rgb = space == _RGB or str(getattr(picture.format, "name", "")).startswith(("rgb", "bgr", "gbr"))
+        known = fraction(rate) if rate else USUAL_RATE
         return cls(
             width=max(2, 2 * round(picture.width / 2)),
             height=max(2, 2 * round(picture.height / 2)),
-            rate=rate if rate and 0 < rate <= MAX_RATE else USUAL_RATE,
-            pixel_aspect=aspect or None,
+            rate=known if 0 < known <= MAX_RATE else USUAL_RATE,
+            pixel_aspect=fraction(aspect) if aspect else None,
             colors=(_BT601 if is_rgb else int(space), int(picture.color_primaries), int(picture.color_trc)),
         )
 
@@ -597,7 +599,7 @@ class Transcoder:
         from av import Packet
 
         failure: OSError | None = None
-        time_bases: dict[int, Fraction] = {}
+        time_bases: dict[int, Ratio] = {}
         try:
             for track, packet in self._source.packets():
                 if track in self._decoders:
@@ -607,7 +609,7 @@ class Transcoder:
             failure = error
         for track, first in self._encoders[0].items():
             empty: Packet[Stream] = Packet()
-            empty.time_base = time_bases.get(track, CLOCK)
+            empty.time_base = fraction(time_bases.get(track, CLOCK))
             yield from self._transcoded(track, empty)
             if isinstance(first, VideoEncoder):
                 for frame in self._upright.pictures(None):

@@ -27,6 +27,7 @@ from tricklecast.trickle.errors import NoHardware, TrickleError
 from tricklecast.trickle.media.clock import read_prft, read_temi
 from tricklecast.trickle.media.containers import PACKET_BYTES, SNIFF_BYTES, Container, sniff
 from tricklecast.trickle.media.demux import SampleGuard, UnsafeMedia
+from tricklecast.trickle.media.timeline import Ratio
 from tricklecast.trickle.pyav import copied, demuxed, new_decoder
 
 if TYPE_CHECKING:
@@ -192,7 +193,7 @@ class Decoding:
         self._templates: dict[str, Stream] = {}
         self._set_up: dict[str, tuple[object, ...]] = {}
         self._ends: dict[str, Fraction] = {}
-        self._bases: dict[str, Fraction] = {}
+        self._bases: dict[str, Ratio] = {}
         self._anchor: tuple[Fraction, int] | None = None
         self._init = b""  # the last init segment of MP4
         self._seq = self._gap = 0

@@ -22,7 +22,7 @@ from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any, Final, Literal
 
 from tricklecast.trickle.errors import LocalProtocolError
-from tricklecast.trickle.media.timeline import CLOCK_HZ, MAX_BACK, Timeline, ticks
+from tricklecast.trickle.media.timeline import CLOCK_HZ, MAX_BACK, Timeline, fraction, ticks
 
 if TYPE_CHECKING:
     import numpy as np
@@ -82,9 +82,8 @@ class Frame:
     @property
     def time_base(self) -> Fraction:
         """Seconds per tick."""
-        base = self.data.time_base
-        assert base is not None
-        return Fraction(base.numerator, base.denominator)  # PyAV 19 has a class of its own
+        assert self.data.time_base is not None
+        return fraction(self.data.time_base)
 
     def goes_on_with(self, following: Frame) -> bool:
         """Whether a batch may have both pictures: nothing was missed between them, and their arrays are alike."""

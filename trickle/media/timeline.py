@@ -66,6 +66,15 @@ class Stamped(Protocol):
     duration: int | None
 
 
+class Ratio(Protocol):
+    """A fraction: Python's, or that of PyAV 19, which is zero where none is known."""
+
+    @property
+    def numerator(self) -> int: ...
+    @property
+    def denominator(self) -> int: ...
+
+
 P = TypeVar("P", bound=Stamped)
 
 
@@ -147,7 +156,7 @@ class Timeline:
         self._end = self._newest  # the end of the frame that is shown last, of all streams
         self._resume_at = begin  # the next source begins here; None: at its own time
 
-    def stamp(self, stream: Hashable, packet: Stamped, time_base: Fraction) -> tuple[int, int]:
+    def stamp(self, stream: Hashable, packet: Stamped, time_base: Ratio) -> tuple[int, int]:
         """Return the presentation and decoding time of a packet, in 90 kHz ticks.
 
         Args:
@@ -229,7 +238,12 @@ class Timeline:
         return self._anchors[-1]
 
 
-def ticks(time: int, time_base: Fraction) -> int:
+def fraction(ratio: Ratio) -> Fraction:
+    """Turn any fraction into Python's."""
+    return Fraction(ratio.numerator, ratio.denominator)
+
+
+def ticks(time: int, time_base: Ratio) -> int:
     """Turn a time into 90 kHz ticks."""
     # With integers: this runs for every packet, and fractions are slow.
     numerator, denominator = time_base.numerator, time_base.denominator

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from fractions import Fraction
+
 import pytest
 from av.video.frame import VideoFrame
 
@@ -18,7 +20,7 @@ def picture(width: int, height: int) -> VideoFrame:
     for plane in frame.planes:
         plane.update(b"\x50" * plane.buffer_size)
     frame.pts = 0
-    frame.time_base = 1  # type: ignore[assignment]
+    frame.time_base = Fraction(1)
     return frame
 
 
