@@ -6,11 +6,12 @@ from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from fractions import Fraction
 from itertools import zip_longest
+from types import SimpleNamespace
 
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tricklecast.trickle.media.timeline import CLOCK_HZ, LEAD, MAX_HELD, MAX_JUMP, Timeline, fill_first_dts
+from tricklecast.trickle.media.timeline import CLOCK_HZ, LEAD, MAX_HELD, MAX_JUMP, Timeline, fill_first_dts, fraction
 
 MS = Fraction(1, 1000)
 TICK = Fraction(1, CLOCK_HZ)
@@ -35,6 +36,11 @@ def stamp(line: Timeline, packet: Packet, time_base: Fraction) -> tuple[int, int
 def filled(packets: Iterable[Packet]) -> Iterator[Packet]:
     """The packets with decoding times."""
     return (packet for _, packet in fill_first_dts((packet.stream_index, packet) for packet in packets))
+
+
+def test_fractions_of_pyav_become_pythons() -> None:
+    """They have only a numerator and a denominator."""
+    assert fraction(SimpleNamespace(numerator=1, denominator=1000)) == MS
 
 
 def test_first_decoding_times_are_counted_back() -> None:
