@@ -182,9 +182,12 @@ def _event_loop() -> tuple[Thread, BlockingPortal]:
         try:
             anyio.run(serve)
         except BaseException as error:  # for example, no file descriptor is left
-            if started.done():
+            if not started.done():
+                started.set_exception(error)
+            elif "interpreter shutdown" not in str(error):
                 raise
-            started.set_exception(error)
+            # Else asyncio wanted another thread to end those that look names up. Python 3.12 starts none at the end of
+            # a program, and they end with it.
 
     # A daemon thread: the interpreter waits for all others before it calls _left_open(), which ends this one.
     thread = Thread(target=run, name="tricklecast.sync", daemon=True)

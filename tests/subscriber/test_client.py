@@ -728,7 +728,6 @@ class TestCutSegments:
 
     def test_a_server_that_hangs_later_is_noticed(self, monkeypatch: pytest.MonkeyPatch) -> None:
         """A quiet channel looks the same, so the server is asked after some waits, and not after each."""
-        monkeypatch.setattr("tricklecast.subscriber.fetch.NEXT_S", 0.02)
         hangs = False
 
         async def handler(exchange: Exchange) -> None:
@@ -737,6 +736,7 @@ class TestCutSegments:
                 await exchange.segment(0, b"zero")
             elif exchange.tail == "next" and not hangs:
                 hangs = True
+                monkeypatch.setattr("tricklecast.subscriber.fetch.NEXT_S", 0.02)
                 await exchange.text(200, "1", latest=1)
             else:
                 await exchange.closed_by_client()
