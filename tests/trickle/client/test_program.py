@@ -6,7 +6,7 @@ import logging
 import os
 import signal
 import sys
-from contextlib import suppress
+from threading import Event
 
 import anyio
 import pytest
@@ -57,17 +57,24 @@ def test_a_program_that_runs_is_ended_with_its_children(backend: str) -> None:
 
 @both
 def test_a_program_that_has_just_ended_is_left_to_the_event_loop(
-    backend: str, caplog: pytest.LogCaptureFixture
+    backend: str, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Only the loop collects it, and so knows its exit code: it warns of no child that it does not know."""
+    collect, may_collect = os.waitpid, Event()
+
+    def later(pid: int, options: int) -> tuple[int, int]:
+        may_collect.wait()
+        return collect(pid, options)
+
+    monkeypatch.setattr(os, "waitpid", later)  # asyncio's; subprocess has its own
 
     async def main() -> None:
         program = await Program.start(["sleep", "600"])
         pid = program._process.pid
         os.kill(pid, signal.SIGTERM)
-        with suppress(ChildProcessError):  # a thread of asyncio's has collected it
-            os.waitid(os.P_PID, pid, os.WEXITED | os.WNOWAIT)  # noqa: ASYNC222 - it is dead, the loop does not know it
+        os.waitid(os.P_PID, pid, os.WEXITED | os.WNOWAIT)  # noqa: ASYNC222 - it is dead, and the loop does not know it
         program.kill()
+        may_collect.set()
         assert await program.wait() == -signal.SIGTERM
         program.kill()
         await program.stop()
