@@ -24,7 +24,7 @@ _OF_TRANSCODE: Final = ("video_bitrate", "gop", "audio_codec")
 
 
 class SourceUrl(Secret[str]):
-    """What is pulled: a URL may have a password, which no log and no output shows."""
+    """The input of a source. Its URL may have a password, which no log and no output shows."""
 
     def _display(self) -> str:
         return redacted(self.get_secret_value())
@@ -88,7 +88,7 @@ class SourceSettings(BaseModel):
     min_segment: Time | None = Field(None, description="With video: end a segment at the first keyframe after this.")
     segment: Time | None = Field(None, description="Without video: end a segment after this time.")
     realtime: bool = Field(True, description="Publish at the speed at which the media plays.")
-    loop: Plays = Field("1", description="Play a file so many times.")
+    loop: Plays = Field("1", description="The number of times that a file is played, or forever.")
     reopen_for: Time | None = Field(None, description="Open a broken input again for this time, before it failed.")
     input_options: dict[str, Option] = Field(
         default={}, description="Options of libavformat for the input, such as { rtsp_transport = 'udp' }."

@@ -52,7 +52,7 @@ ENDS_WITHIN_S: Final = 20
 """How long readers may take behind the end of the input."""
 
 VLC_SEGMENTS: Final = 3
-"""VLC is started when so many segments are there; with fewer it has no stock, and drops what comes late."""
+"""VLC is started when the channel has this number of segments. With fewer it has no stock, and drops late ones."""
 
 VLC_SHARE: Final = 0.55
 """It begins some segments behind the live edge, and has to decode this share of the pictures."""
@@ -127,7 +127,7 @@ SEEN: Final = """() => ({
 
 @dataclass
 class Decoded:
-    """What ffmpeg decodes of something.
+    """The pictures and the sound that ffmpeg decodes of an input.
 
     Attributes:
         pictures: times of the pictures, in seconds from the first one on. sound_s: length of the first track of sound.
@@ -172,7 +172,7 @@ def decoding(source: str, *options: str) -> list[str]:
 
 @cache
 def decode(path: Path) -> Decoded:
-    """What ffmpeg decodes of a file."""
+    """Decode a file with ffmpeg."""
     done = subprocess.run(decoding(str(path)), capture_output=True, text=True, timeout=120, check=False)
     return decoded(done.stdout, last_line(done.stderr))
 
@@ -329,7 +329,7 @@ class Vlc:
 
 
 def refusal(said: str) -> str:
-    """What a command said when it gave up."""
+    """Return the line with which a command gave up."""
     lines = [line for line in said.splitlines() if line.lower().startswith(("error", "tricklecast"))] or [
         last_line(said)
     ]
@@ -338,7 +338,7 @@ def refusal(said: str) -> str:
 
 @dataclass
 class Row:
-    """What became of a case: the cell of each column, and notes."""
+    """A row of the table: the case, the cell of each column, and notes."""
 
     title: str
     cells: dict[str, str] = field(default_factory=dict)

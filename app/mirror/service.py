@@ -333,7 +333,7 @@ class MirrorService:
             return PromotedModel(channels=count, lost=lost)
 
     def _lost_of(self, patterns: Sequence[str]) -> list[LossModel]:
-        """What a promotion of these channels would lose, as far as is known; without patterns, of all."""
+        """The parts that a promotion of these channels would lose, as far as this server knows; no pattern: of all."""
         return [one for one in self.status(lost=True).lost or () if not patterns or matches_any(patterns, one.channel)]
 
     async def _drain(self, setting: Setting, patterns: Sequence[str], within_s: float) -> None:

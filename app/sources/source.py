@@ -7,8 +7,8 @@ process ends although it is wanted, the source has *failed*, until the next proc
 The pause before that is drawn at random up to a ceiling, which doubles with each failure in a row, so that the sources
 of a server whose network was away do not come back at once. A process that has run for :data:`GOOD_S` was no failure.
 
-**Its lines** go to the server's log with the source's name. Whatever the source's URL and options hide is hidden in
-them, and at most :data:`LINES` of a period are logged: libraries may complain about every picture.
+**The lines of its process** go to the server's log with the source's name. Passwords of the source's URL and values of
+its options are hidden in them. At most :data:`LINES` of a period are logged: libraries may complain about each picture.
 """
 
 from __future__ import annotations
@@ -46,7 +46,7 @@ STOP_S: Final = 6.0
 
 LINES: Final = 20
 LINES_S: Final = 10.0
-"""At most so many lines of a process are logged in so many seconds."""
+"""In this period, in seconds, the server logs at most :data:`LINES` lines of a process."""
 
 LINE_BYTES: Final = 2000
 """A line is cut behind this many bytes."""
@@ -55,7 +55,7 @@ COMMAND: Final = (sys.executable, "-m", "tricklecast.app.sources.child")
 
 
 class State(StrEnum):
-    """What a source does at present."""
+    """The states of a source; see the head of this module."""
 
     WAITING = "waiting"
     STARTING = "starting"
@@ -118,7 +118,7 @@ class Source:
         return None if self._process is None else self._process.pid
 
     def state(self) -> State:
-        """What it does at present."""
+        """Return its state now."""
         if self._process is not None:
             state = State.RUNNING if self._is_published(self._started_at) else State.STARTING
         else:

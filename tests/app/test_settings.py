@@ -22,19 +22,7 @@ from tricklecast.app.settings import (
 )
 from tricklecast.trickle.errors import TrickleError
 
-
-@pytest.fixture(autouse=True)
-def no_environment(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Nothing of the machine's environment reaches these tests."""
-    import os
-
-    for name in [name for name in os.environ if name.upper().startswith("TRICKLECAST_")]:
-        monkeypatch.delenv(name)
-
-
-@pytest.fixture
-def config(tmp_path: Path) -> Path:
-    return tmp_path / "tricklecast.toml"
+pytestmark = pytest.mark.usefixtures("no_environment")
 
 
 def test_the_defaults_are_those_of_the_parts() -> None:

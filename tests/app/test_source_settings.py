@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 from pathlib import Path
 
 import pytest
@@ -13,17 +12,7 @@ from tricklecast.app.source_settings import MAX_SOURCES, SourceSettings
 
 CAMERA = "rtsp://me:p%40ssword@camera.local/live?key=abcd"
 
-
-@pytest.fixture(autouse=True)
-def no_environment(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Nothing of the machine's environment reaches these tests."""
-    for name in [name for name in os.environ if name.upper().startswith("TRICKLECAST_")]:
-        monkeypatch.delenv(name)
-
-
-@pytest.fixture
-def config(tmp_path: Path) -> Path:
-    return tmp_path / "tricklecast.toml"
+pytestmark = pytest.mark.usefixtures("no_environment")
 
 
 def test_a_source_becomes_the_arguments_of_publish(config: Path) -> None:

@@ -22,13 +22,6 @@ from tricklecast.publisher import Publisher
 from tricklecast.subscriber import Subscriber
 
 
-@pytest.fixture(scope="module")
-def nats() -> Iterator[NatsServer]:
-    """A server for all tests here."""
-    with nats_server() as server:
-        yield server
-
-
 @contextmanager
 def nodes(nats: NatsServer, names: str, **settings: Any) -> Iterator[list[NatsNode]]:
     """Nodes with these one-letter names, which know each other."""

@@ -28,13 +28,6 @@ from tricklecast.trickle.errors import InvalidInput
 LEASE_S = 0.5
 
 
-@pytest.fixture(scope="module")
-def nats() -> Iterator[NatsServer]:
-    """A server for all tests here."""
-    with nats_server() as server:
-        yield server
-
-
 @dataclass(frozen=True)
 class NatsNode:
     """A node.

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Iterator
 from typing import Any, cast
 
 import orjson
@@ -11,17 +10,10 @@ import pytest
 
 from tests.app.cluster.test_nodes_on_nats import NatsNode, film, node
 from tests.app.nodes.asking import ask, join_deaf
-from tests.support.nats import NatsServer, nats_server
+from tests.support.nats import NatsServer
 from tests.support.waiting import eventually
 from tricklecast.app.nodes.changes import MAX_HELD, ClusterChanges
 from tricklecast.app.storage.database import FactRow, Position
-
-
-@pytest.fixture(scope="module")
-def nats() -> Iterator[NatsServer]:
-    """A server for all tests here."""
-    with nats_server() as server:
-        yield server
 
 
 class Follower:

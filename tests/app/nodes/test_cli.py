@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 import json
 import sys
-from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -13,19 +12,12 @@ import typer
 
 from tests.app.cluster.test_nodes_on_nats import NatsNode, film, node
 from tests.support.local import local_server
-from tests.support.nats import NatsServer, nats_server
+from tests.support.nats import NatsServer
 from tests.support.waiting import WITHIN_S, eventually
 from tricklecast.app.nodes.cli import drain, move, status, table
 from tricklecast.trickle.errors import ConnectionLost, Refused, RemoteProtocolError, TrickleError
 
 NOWHERE = "http://127.0.0.1:1"
-
-
-@pytest.fixture(scope="module")
-def nats() -> Iterator[NatsServer]:
-    """A server for all tests here."""
-    with nats_server() as server:
-        yield server
 
 
 def url(one: NatsNode) -> str:

@@ -3,25 +3,16 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Iterator
 from pathlib import Path
 
 import httpx
-import pytest
 from fastapi import FastAPI
 
 from tests.app.cluster.test_nodes_on_nats import NatsNode, film, node
 from tests.app.nodes.asking import ask, join_deaf
-from tests.support.nats import NatsServer, nats_server
+from tests.support.nats import NatsServer
 from tests.support.waiting import eventually
 from tricklecast.app.nodes.routes import NodesModel, nodes_router
-
-
-@pytest.fixture(scope="module")
-def nats() -> Iterator[NatsServer]:
-    """A server for all tests here."""
-    with nats_server() as server:
-        yield server
 
 
 def names(one: NatsNode) -> list[tuple[str, str]]:

@@ -2,26 +2,18 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from typing import Any
 
 import httpx
 import pytest
 
 from tests.app.cluster.test_nodes_on_nats import NatsNode, node
-from tests.support.nats import NatsServer, nats_server
+from tests.support.nats import NatsServer
 from tests.support.waiting import WITHIN_S, eventually
 from tricklecast.app.sources import service
 
 TEST = {"url": "testsrc:size=160x120,rate=10"}
 DEMAND = {**TEST, "when": "demand", "stop_after_s": 1}
-
-
-@pytest.fixture(scope="module")
-def nats() -> Iterator[NatsServer]:
-    """A server for all tests here."""
-    with nats_server() as server:
-        yield server
 
 
 def url(one: NatsNode) -> str:
