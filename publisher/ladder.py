@@ -15,7 +15,8 @@ from tricklecast.publisher.run import run
 from tricklecast.publisher.steps import Source
 from tricklecast.trickle.client.arguments import channel_urls
 from tricklecast.trickle.client.channel import Channel
-from tricklecast.trickle.errors import ChannelNotFound, TrickleError
+from tricklecast.trickle.client.tasks import first_error
+from tricklecast.trickle.errors import ChannelNotFound
 from tricklecast.trickle.media.ladder import Rung, channel_of
 from tricklecast.trickle.terminal import Screen
 from tricklecast.trickle.wire import LADDER_PARAMETER, PLAYLIST_ROUTE, redacted_urls
@@ -64,7 +65,7 @@ async def run_ladder(
             for rung, (where, source) in enumerate(zip(urls, sources, strict=True)):
                 group.start_soon(partial(one, rung, where, source))
     except BaseExceptionGroup as error:
-        raise _first(error) from None
+        raise first_error(error) from None
     return Totals(
         segments=sum(totals.segments for totals in done),
         bytes=sum(totals.bytes for totals in done),
@@ -85,19 +86,6 @@ async def _head(url: str, auth: Any, verify: ssl.SSLContext | bool) -> int:
     except ChannelNotFound:
         return 0
     return 0 if head.ended else head.next_seq
-
-
-def _first(error: BaseException) -> BaseException:
-    """The first error of a group that is one of ours, or else the first one."""
-    found: list[BaseException] = []
-    groups = [error]
-    while groups:
-        one = groups.pop()
-        if isinstance(one, BaseExceptionGroup):
-            groups += reversed(one.exceptions)
-        else:
-            found.append(one)
-    return next((one for one in found if isinstance(one, TrickleError)), found[0])
 
 
 class _Beside(Screen):

@@ -21,7 +21,6 @@ BOUNDED: dict[str, str] = {
     "app/hls/timeline.py: Timeline.has": "asks once, about the part after a segment's last one",
     "publisher/ingest/rtmp.py: _AmfReader._members, _AmfReader._value": "MAX_DEPTH",
     "publisher/ingest/rtmp.py: encode_amf": "encodes the server's own answers",
-    "publisher/media/publisher.py: _first_error": "as deep as the program's task groups are nested",
     "subscriber/command/run.py: _rounded": "as deep as the statistics of a run, two",
     "subscriber/core.py: Start._parse": "a position is parsed once",
     "analytics/lines/files.py: _expand": "a folder that a pattern matched is expanded once",

@@ -29,8 +29,8 @@ from tricklecast.publisher.steps import SegmentEnd, Step
 from tricklecast.trickle.amounts import count
 from tricklecast.trickle.client.arguments import URLs, check_number
 from tricklecast.trickle.client.reports import Event, Reporter
-from tricklecast.trickle.client.tasks import BackgroundTask, Notifier
-from tricklecast.trickle.errors import InvalidInput, LocalProtocolError, TrickleError
+from tricklecast.trickle.client.tasks import BackgroundTask, Notifier, first_error
+from tricklecast.trickle.errors import InvalidInput, LocalProtocolError
 from tricklecast.trickle.pyav import codec_name, copied, need_pyav
 
 if TYPE_CHECKING:
@@ -331,7 +331,7 @@ class MediaPublisher:
                 await self._feed.run()
                 tasks.cancel_scope.cancel()
         except ExceptionGroup as group:
-            self._error = _first_error(group)
+            self._error = first_error(group)
         except Exception as error:
             self._error = error
         finally:
@@ -471,9 +471,3 @@ def _check_picture(picture: Any) -> None:
 
 def _unix_us(captured_at: float | None) -> int:
     return time.time_ns() // 1000 if captured_at is None else round(captured_at * 1e6)
-
-
-def _first_error(group: ExceptionGroup[Any]) -> Exception:
-    """The first error of a group, which is a TrickleError where there is one."""
-    errors = [_first_error(error) if isinstance(error, ExceptionGroup) else error for error in group.exceptions]
-    return next((error for error in errors if isinstance(error, TrickleError)), errors[0])

@@ -27,12 +27,13 @@ import anyio
 import anyio.lowlevel
 
 from tricklecast.trickle.client.sockets import in_trio
-from tricklecast.trickle.errors import ClosedHere
+from tricklecast.trickle.errors import ClosedHere, TrickleError
 
 if TYPE_CHECKING:
     import asyncio
 
 T = TypeVar("T")
+E = TypeVar("E", bound=BaseException)
 
 _TASKS: Final[set[asyncio.Task[None]]] = set()
 """Running tasks of asyncio, whose event loop holds only weak references to them."""
@@ -98,6 +99,19 @@ async def beside(work: Callable[[], Coroutine[Any, Any, None]], wait: Callable[[
         cause = group.exceptions[0]
         raise cause from cause.__cause__
     return result
+
+
+def first_error(group: BaseExceptionGroup[E]) -> E:
+    """Return the first error of a group and the groups in it that is a TrickleError; or else the first one."""
+    errors: list[E] = []
+    left: list[E | BaseExceptionGroup[E]] = [group]
+    while left:
+        one = left.pop()
+        if isinstance(one, BaseExceptionGroup):
+            left += reversed(one.exceptions)
+        else:
+            errors.append(one)
+    return next((error for error in errors if isinstance(error, TrickleError)), errors[0])
 
 
 class BackgroundTask:

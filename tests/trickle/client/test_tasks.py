@@ -10,7 +10,7 @@ import anyio
 import pytest
 
 from tests.subscriber.fake import run
-from tricklecast.trickle.client.tasks import BackgroundTask, Notifier, beside, clock
+from tricklecast.trickle.client.tasks import BackgroundTask, Notifier, beside, clock, first_error
 from tricklecast.trickle.errors import ClosedHere
 
 
@@ -261,3 +261,12 @@ def test_work_beside_a_wait_ends_with_it() -> None:
             assert isinstance(caught.value.__cause__, ValueError)
 
     run(main)
+
+
+def test_of_many_errors_the_first_of_ours_counts() -> None:
+    """In groups of any depth; without one, the first of all."""
+    ours, later = ClosedHere("ours"), ClosedHere("later")
+    deep = ExceptionGroup("", [ExceptionGroup("", [KeyError("first"), ours]), later])
+    assert first_error(deep) is ours
+    first = KeyError("first")
+    assert first_error(ExceptionGroup("", [first, ValueError("second")])) is first
