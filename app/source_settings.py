@@ -9,6 +9,7 @@ from pydantic import AfterValidator, BaseModel, BeforeValidator, ConfigDict, Fie
 
 from tricklecast.trickle.amounts import parse_bitrate, parse_duration
 from tricklecast.trickle.errors import TrickleError
+from tricklecast.trickle.media.ladder import channel_of, parse_ladder
 from tricklecast.trickle.paths import is_reserved, parse_channel
 from tricklecast.trickle.wire import redacted
 
@@ -47,6 +48,10 @@ def _rate(value: str) -> str:
     return value
 
 
+def _ladder(value: str) -> str:
+    return ",".join(rung.name for rung in parse_ladder(value))
+
+
 def _plays(value: str) -> str:
     if value != "forever" and not (value.isascii() and value.isdecimal() and int(value)):
         raise ValueError("must be a number of times, or forever")
@@ -64,6 +69,7 @@ def _seconds(value: object) -> object:
 
 Time = Annotated[str, BeforeValidator(_text), AfterValidator(_time)]
 Rate = Annotated[str, BeforeValidator(_text), AfterValidator(_rate)]
+Rungs = Annotated[str, AfterValidator(_ladder)]
 Plays = Annotated[str, BeforeValidator(_text), AfterValidator(_plays)]
 Option = Annotated[InputOption, BeforeValidator(_text)]
 
@@ -82,9 +88,12 @@ class SourceSettings(BaseModel):
     )
     container: Literal["mpegts", "fmp4"] | None = Field(None, description="As of `publish`.")
     transcode: bool = Field(False, description="Encode to H.264 and AAC or Opus.")
+    ladder: Rungs | None = Field(
+        None, description="Encode in several sizes, each for a channel of its own: 1080p,720p,360p."
+    )
     video_bitrate: Rate | None = Field(None, description="With `transcode`: for example 2.5M.")
-    gop: Time | None = Field(None, description="With `transcode`: time between keyframes.")
-    audio_codec: Literal["aac", "opus"] | None = Field(None, description="With `transcode`.")
+    gop: Time | None = Field(None, description="With `transcode` or `ladder`: time between keyframes.")
+    audio_codec: Literal["aac", "opus"] | None = Field(None, description="With `transcode` or `ladder`.")
     min_segment: Time | None = Field(None, description="With video: end a segment at the first keyframe after this.")
     segment: Time | None = Field(None, description="Without video: end a segment after this time.")
     realtime: bool = Field(True, description="Publish at the speed at which the media plays.")
@@ -101,8 +110,11 @@ class SourceSettings(BaseModel):
             raise ValueError("url: a source cannot be standard input")
         if not url or url.startswith("-") or not url.isprintable():
             raise ValueError("url: must be a URL, a file or a device")
-        if not self.transcode and (given := [name for name in _OF_TRANSCODE if getattr(self, name) is not None]):
-            raise ValueError(f"{given[0]}: needs transcode = true")
+        if self.ladder is not None and self.video_bitrate is not None:
+            raise ValueError("video_bitrate: each size of a ladder has its own")
+        is_encoded = self.transcode or self.ladder is not None
+        if not is_encoded and (given := [name for name in _OF_TRANSCODE if getattr(self, name) is not None]):
+            raise ValueError(f"{given[0]}: needs transcode = true, or a ladder")
         if "stop_after_s" in self.model_fields_set and self.when == "always":
             raise ValueError("stop_after_s: needs when = 'demand'")
         if wrong := [key for key in self.input_options if not key or "=" in key or not key.isprintable()]:
@@ -124,13 +136,24 @@ class SourceSettings(BaseModel):
         shown = {text: "***" for text in hidden if len(text) >= SHORTEST_SECRET} | {url: str(self.url)}
         return sorted(shown.items(), key=lambda pair: -len(pair[0]))
 
+    def channels(self, name: str) -> tuple[str, ...]:
+        """The channels that it publishes, the one of its name first: one for each rung of a ladder.
+
+        Args:
+            name: of the source.
+        """
+        if self.ladder is None:
+            return (name,)
+        rungs = parse_ladder(self.ladder)
+        return tuple(channel_of(name, rung, rungs) for rung in rungs)
+
     def arguments(self, to: str) -> list[str]:
         """The arguments of ``tricklecast`` that publish it.
 
         Args:
             to: URL of the channel.
         """
-        valued = ("container", "video_bitrate", "gop", "audio_codec", "min_segment", "segment", "loop", "reopen_for")
+        valued = ("container", "ladder", *_OF_TRANSCODE, "min_segment", "segment", "loop", "reopen_for")
         given: dict[str, Any] = {name: getattr(self, name) for name in valued}
         options = [part for name, value in given.items() if value is not None for part in (_flag(name), value)]
         for key, value in self.input_options.items():
@@ -143,18 +166,22 @@ class SourceSettings(BaseModel):
 
 
 def checked_names(sources: dict[str, SourceSettings]) -> dict[str, SourceSettings]:
-    """Return the sources, if each key names a channel.
+    """Return the sources, if each key names a channel, and no two sources have one channel.
 
     Raises:
         ValueError: it does not, or there are too many.
     """
     if len(sources) > MAX_SOURCES:
         raise ValueError(f"has {len(sources)} sources; at most {MAX_SOURCES} run on a server")
-    for name in sources:
-        try:
-            parse_channel(quote(name, safe=""))
-        except TrickleError as error:
-            raise ValueError(str(error)) from None
+    publishers: dict[str, str] = {}  # of channels
+    for name, settings in sources.items():
+        for channel in settings.channels(name):
+            try:
+                parse_channel(quote(channel, safe=""))
+            except TrickleError as error:
+                raise ValueError(str(error)) from None
+            if (other := publishers.setdefault(channel, name)) != name:
+                raise ValueError(f"{channel!r} would be a channel of both {other!r} and {name!r}")
         if is_reserved(name):
             raise ValueError(f"{name!r} is a channel of the server's own: its name begins with _")
     return sources

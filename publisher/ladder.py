@@ -18,6 +18,7 @@ from tricklecast.trickle.client.channel import Channel
 from tricklecast.trickle.client.tasks import first_error
 from tricklecast.trickle.errors import ChannelNotFound
 from tricklecast.trickle.media.ladder import Rung, channel_of
+from tricklecast.trickle.paths import UNIX
 from tricklecast.trickle.terminal import Screen
 from tricklecast.trickle.wire import LADDER_PARAMETER, PLAYLIST_ROUTE, redacted_urls
 
@@ -49,11 +50,11 @@ async def run_ladder(
     screen = screen or Screen()
     urls = [_url_of(url, rung, ladder) for rung in ladder]
     first = max([await _head(one, auth, verify) for one in urls]) if start == "resume" else start
-    at = str(replace(channel_urls(url)[0], query=""))
-    names = BETWEEN.join(rung.name for rung in ladder)
-    screen.say(
-        f"players of HLS choose among its sizes at {redacted_urls(at)}/{PLAYLIST_ROUTE}?{LADDER_PARAMETER}={names}"
-    )
+    at = replace(channel_urls(url)[0], query="")
+    if not at.root.startswith(UNIX):  # no player comes by a socket
+        names = BETWEEN.join(rung.name for rung in ladder)
+        playlist = f"{redacted_urls(str(at))}/{PLAYLIST_ROUTE}?{LADDER_PARAMETER}={names}"
+        screen.say(f"players of HLS choose among its sizes at {playlist}")
     done: list[Totals] = []
 
     async def one(rung: int, where: str, source: Source) -> None:

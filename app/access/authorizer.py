@@ -167,7 +167,7 @@ class RequestAuthorizer:
         node: this server's name, for the webhook.
 
     Attributes:
-        own: tokens of the server's own processes, which publish (:mod:`app.sources`), each with its channel.
+        own: tokens of the server's own processes, which publish (:mod:`app.sources`), each with its channels.
     """
 
     def __init__(
@@ -184,7 +184,7 @@ class RequestAuthorizer:
         self._fail_open = fail_open
         self._token_in_query = token_in_query
         self._node = node
-        self.own: dict[bytes, str] = {}
+        self.own: dict[bytes, tuple[str, ...]] = {}
 
     @property
     def generation(self) -> int:
@@ -204,7 +204,7 @@ class RequestAuthorizer:
             token = query_token(request.target)
         if token is not None and self.own and (published := self.own.get(token)) is not None:
             # The look-up goes by a hash with a random key: its time tells nothing about a token.
-            rights = Rights(publish=(published,))
+            rights = Rights(publish=published)
             if not rights.allow(op, channel):
                 return Refused(responses.not_allowed(op, channel), OWN_SUBJECT)
             return Granted(OWN_SUBJECT, math.inf)

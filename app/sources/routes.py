@@ -24,6 +24,10 @@ class SourceModel(BaseModel):
     name: str = Field(description="Of the source, and of its channel.")
     url: str = Field(description="What is pulled; passwords and values of the query are hidden.")
     when: Literal["always", "demand"]
+    ladder: str | None = Field(
+        description="The sizes in which it is published: the largest one to the channel of its name, each other one to "
+        "NAME_SIZE; null if there are not several."
+    )
     state: State = Field(
         description="waiting: nobody wants it here; starting: its process has published nothing yet; running; failed: "
         "its process has ended, and is started again after a pause."

@@ -2,11 +2,14 @@
 
 **Own way in.** The processes of sources come to a Unix socket of this process, in a folder that only its user may
 enter. So it does not matter at which addresses and names, with which certificates and limits, clients come. Where
-clients need a token, each process has one of its own, which is good for its channel alone and is drawn anew for each
+clients need a token, each process has one of its own, which is good for its channels alone and is drawn anew for each
 source (:attr:`~app.access.authorizer.RequestAuthorizer.own`).
 
 **One process runs a source**: that in which its channel may begin. With several workers that is the worker that owns
 the channel. In a cluster a node leaves a source alone while another node has its channel.
+
+**A ladder** has a channel for each size. That of the highest one has the source's name and decides where the source
+runs; one worker owns all of them (:func:`~app.workers.placement.owner_of`). A reader of any of them counts.
 
 **On demand** a reader of a channel that is not there does not get 404: its request waits for the channel, and the
 source begins. It stops when nobody has read the channel for ``stop_after_s``.
@@ -73,16 +76,17 @@ class Sources:
 
     Args:
         plane: of this process.
-        permit: gets the channel of each token of a process, by the token; ``None``: clients need no token.
+        permit: gets the channels of each token of a process, by the token; ``None``: clients need no token.
         settings: the sources at the start.
     """
 
     def __init__(
-        self, plane: DataPlane, permit: dict[bytes, str] | None, settings: Mapping[str, SourceSettings]
+        self, plane: DataPlane, permit: dict[bytes, tuple[str, ...]] | None, settings: Mapping[str, SourceSettings]
     ) -> None:
         self._plane, self._permit = plane, permit
         self._settings = dict(settings)
         self._sources: dict[str, Source] = {}
+        self._by_channel: dict[str, Source] = {}
         self._tokens: dict[str, str] = {}  # of the processes, by the source
         self._asked_at: dict[str, float] = {}  # when somebody wanted a source on demand, by the plane's clock
         self._waiting: dict[str, dict[Parked, None]] = {}  # requests that wait for a channel
@@ -155,6 +159,9 @@ class Sources:
             before = self._sources.get(name)
             if before is None or before.settings != settings:
                 self._sources[name] = self._made(name, settings, before or self._leaving.get(name))
+                if before is not None:
+                    self._beside(self._replace(before))
+        self._by_channel = {channel: source for source in self._sources.values() for channel in source.channels}
         self._plane.sources = self if self._sources else None  # most servers have none
         self._look()
 
@@ -166,7 +173,7 @@ class Sources:
     def _made(self, name: str, settings: SourceSettings, before: Source | None) -> Source:
         token = self._tokens.setdefault(name, secrets.token_urlsafe(32))
         if self._permit is not None:
-            self._permit[token.encode()] = name
+            self._permit[token.encode()] = settings.channels(name)
         at = f"http+unix://{quote(str(self._socket), safe='')}{self._plane.options.base_path}/{quote(name, safe='')}"
         if before is not None:
             before.leave()
@@ -184,17 +191,26 @@ class Sources:
     async def _remove(self, source: Source) -> None:
         """Stop a source that is configured no more, and end its channel, unless somebody else publishes to it."""
         await source.stop()
-        name, registry = source.name, self._plane.registry
+        name = source.name
         if self._leaving.get(name) is source:
             del self._leaving[name]
-        if name in self._sources:
-            return  # it is configured again
-        token = self._tokens.pop(name)
-        if self._permit is not None:
-            self._permit.pop(token.encode(), None)
-        channel = registry.live(name)
-        if channel is not None and all(segment.writer is None for segment in channel.unclosed):
-            registry.end(name, self._plane.clock(), EndReason.DELETED)
+        if name not in self._sources:  # else it is configured again
+            token = self._tokens.pop(name, "")
+            if self._permit is not None:
+                self._permit.pop(token.encode(), None)
+        self._end_channels(source)
+
+    async def _replace(self, source: Source) -> None:
+        """Stop a source that is configured otherwise now, and end those of its channels that no source has any more."""
+        await source.stop()
+        self._end_channels(source)
+
+    def _end_channels(self, source: Source) -> None:
+        registry = self._plane.registry
+        for name in source.channels:
+            channel = None if name in self._by_channel else registry.live(name)
+            if channel is not None and all(segment.writer is None for segment in channel.unclosed):
+                registry.end(name, self._plane.clock(), EndReason.DELETED)
 
     @property
     def _socket(self) -> Path:
@@ -207,10 +223,10 @@ class Sources:
         now = self._plane.clock()
         for name, source in self._sources.items():
             may_run = self._may_run(name)
-            source.want(not self._over and may_run and self._is_wanted(name, source.settings, now))
+            source.want(not self._over and may_run and self._is_wanted(source, now))
             source.state()  # notes when it has changed
             if not may_run:
-                for parked in list(self._waiting.get(name, ())):
+                for parked in [one for channel in source.channels for one in self._waiting.get(channel, ())]:
                     parked.go_on()  # the channel has begun elsewhere
 
     def _may_run(self, name: str) -> bool:
@@ -218,13 +234,17 @@ class Sources:
         owns = self._plane.registry.owns
         return owns is None or owns(name)
 
-    def _is_wanted(self, name: str, settings: SourceSettings, now: float) -> bool:
-        if settings.when == "always":
+    def _is_wanted(self, source: Source, now: float) -> bool:
+        if source.settings.when == "always":
             return True
+        if any(self._waiting.get(channel) or self._has_readers(channel) for channel in source.channels):
+            self._asked_at[source.name] = now
+        stop_after_s = source.settings.stop_after_s
+        return now - self._asked_at.get(source.name, now - stop_after_s) < stop_after_s
+
+    def _has_readers(self, name: str) -> bool:
         channel = self._plane.registry.live(name)
-        if self._waiting.get(name) or (channel is not None and channel.readers):
-            self._asked_at[name] = now
-        return now - self._asked_at.get(name, now - settings.stop_after_s) < settings.stop_after_s
+        return channel is not None and bool(channel.readers)
 
     def _is_published(self, name: str, since: float) -> bool:
         channel = self._plane.registry.channels.get(name)
@@ -239,14 +259,13 @@ class Sources:
 
     def answer(self, connection: Caller, request: Request, route: Route) -> Any:
         """Let a reader wait for a channel that is published on demand; ``None`` if it need not."""
-        name = route.channel
-        source = self._sources.get(name)
+        source = self._by_channel.get(route.channel)
         if source is None or source.settings.when == "always" or route.op not in _WAITS or request.method == b"HEAD":
             return None
         plane = self._plane
-        if plane.registry.shutting_down or not self._may_run(name) or not self._is_missing(route):
+        if plane.registry.shutting_down or not self._may_run(source.name) or not self._is_missing(route):
             return None
-        self._asked_at[name] = plane.clock()
+        self._asked_at[source.name] = plane.clock()
         source.want(True)
         left_s = request.arrived + WAIT_S - plane.clock()
         if left_s <= 0:
@@ -254,7 +273,7 @@ class Sources:
             return Reply(Status.UNAVAILABLE, Reason.TIMEOUT, body=body, retry_after_s=RETRY_S)
         parked = park(connection, request, route, ParkedFor.SOURCE, resolve)
         parked.wait(left_s)
-        waiting = self._waiting.setdefault(name, {})
+        waiting = self._waiting.setdefault(route.channel, {})
         waiting[parked] = None
         timer = parked.cancel
 
@@ -288,6 +307,7 @@ class Sources:
                 "name": name,
                 "url": str(source.settings.url),
                 "when": source.settings.when,
+                "ladder": source.settings.ladder,
                 "state": source.state(),
                 "since": source.since,
                 "pid": source.pid,

@@ -67,14 +67,15 @@ class Source:
     """A source, from the reload that brings it to the one that changes or removes it.
 
     Args:
-        name: of the source, and of its channel. settings: its own.
-        to: URL of its channel. socket: over which that is reached.
+        name: of the source, and of its channel; of a ladder, the one of the largest pictures. settings: its own.
+        to: URL of that channel. socket: over which that is reached.
         token: for its process, which shows it to the server.
         is_published: whether its channel has got a byte since this time of :func:`time.monotonic`.
         rng: for the pauses.
         before: a source of this name that has to stop first.
 
     Attributes:
+        channels: to which it publishes.
         restarts: how often its process was started again. pid: of its process, if it has one.
         error: the last line of the last process that has failed; empty if none has.
         since: when its state began, seconds since 1970.
@@ -93,6 +94,7 @@ class Source:
         before: Source | None = None,
     ) -> None:
         self.name, self.settings = name, settings
+        self.channels = settings.channels(name)
         self.restarts = 0
         self.error = ""
         self.since = time.time()

@@ -1,6 +1,7 @@
 """Placement: the worker that a request is for, found from the first bytes of its head.
 
-A checksum of a channel's name gives its owner. So each worker knows the owner of every channel and asks nobody, and the
+A checksum of a channel's name gives its owner. Channels of a ladder (``cam``, ``cam_720p``) have the same one: one
+process publishes them (:mod:`app.sources`), and a player changes between them. So each worker knows the owner of every channel and asks nobody, and the
 owner stays the same after a restart with the same number of workers. All requests that name no channel (the API,
 metrics, web pages) are for worker 0, the *front*. It also owns the server's own channels, whose names begin with ``_``.
 
@@ -19,6 +20,7 @@ from zlib import crc32
 
 from tricklecast.app.data_plane.held import READS
 from tricklecast.app.data_plane.routing import Route, Router, path_of
+from tricklecast.trickle.media.ladder import ladder_name
 from tricklecast.trickle.paths import is_reserved
 
 FRONT: Final = 0
@@ -46,7 +48,9 @@ _OF_CHANNEL: Final = re.compile(rb"/api/v1/channels/([^/]+)")
 
 def owner_of(channel: str, workers: int) -> int:
     """The number of the worker that owns a channel, from 0."""
-    return FRONT if is_reserved(channel) else crc32(channel.encode("utf-8", "surrogateescape")) % workers
+    if is_reserved(channel):
+        return FRONT
+    return crc32(ladder_name(channel).encode("utf-8", "surrogateescape")) % workers
 
 
 def owned_by(worker: int, workers: int) -> Callable[[str], bool]:

@@ -34,6 +34,18 @@ def test_a_source_becomes_the_arguments_of_publish(config: Path) -> None:
     assert sources["a b"].stop_after_s == 60
 
 
+def test_a_source_with_a_ladder(config: Path) -> None:
+    """It has a channel for each size, and is encoded without a word."""
+    config.write_text('[source.cam]\nurl = "film.mp4"\nladder = "720p, 360p"\ngop = "1s"\naudio_codec = "opus"\n')
+    loaded = load({}, config)
+    assert loaded.settings.source["cam"].channels("cam") == ("cam", "cam_360p")
+    assert loaded.settings.source["cam"].arguments("http://to") == [
+        *("publish", "http://to", "film.mp4", "--ladder", "720p,360p", "--gop", "1s", "--audio-codec", "opus"),
+        *("--loop", "1", "--leave-open"),
+    ]
+    assert 'ladder = "720p,360p"' in describe(loaded)
+
+
 @pytest.mark.parametrize(
     ("text", "line"),
     [
@@ -48,11 +60,24 @@ def test_a_source_becomes_the_arguments_of_publish(config: Path) -> None:
         ("[source.cam]\nurl='a'\nwhen='x'", "source.cam.when in FILE: must be 'always' or 'demand'"),
         ("[source.cam]\nurl='a'\nloop=0", "source.cam.loop in FILE: must be a number of times, or forever"),
         ("[source.cam]\nurl='a'\nloop=[1]", "source.cam.loop in FILE: must be a text"),
-        ("[source.cam]\nurl='a'\ngop='2s'", "source.cam in FILE: gop: needs transcode = true"),
+        ("[source.cam]\nurl='a'\ngop='2s'", "source.cam in FILE: gop: needs transcode = true, or a ladder"),
         ("[source.cam]\nurl='a'\nsegment='x'", "source.cam.segment in FILE: not a duration: 'x'"),
         (
             "[source.cam]\nurl='a'\ntranscode=true\nvideo_bitrate='x'",
             "source.cam.video_bitrate in FILE: not a bit rate: 'x'",
+        ),
+        ("[source.cam]\nurl='a'\nladder='x,360p'", "source.cam.ladder in FILE: not a rung: 'x'"),
+        (
+            "[source.cam]\nurl='a'\nladder='720p,360p'\nvideo_bitrate='1M'",
+            "source.cam in FILE: video_bitrate: each size of a ladder has its own",
+        ),
+        (
+            "[source.cam]\nurl='a'\nladder='720p,360p'\n[source.cam_360p]\nurl='a'",
+            "source in FILE: 'cam_360p' would be a channel of both 'cam' and 'cam_360p'",
+        ),
+        (
+            f"[source.{'x' * 255}]\nurl='a'\nladder='720p,360p'",
+            f"source in FILE: not a channel name: '{'x' * 40}' (longer than 255 bytes)",
         ),
         ("[source.cam]\nurl='a'\nstop_after_s=5", "source.cam in FILE: stop_after_s: needs when = 'demand'"),
         (

@@ -137,6 +137,29 @@ def test_when_a_worker_is_killed_its_successor_goes_on(server: RunningServer) ->
     assert after["a"]["pid"] != before["a"]["pid"]
 
 
+@pytest.mark.parametrize("server", ["1", "2"], ids=["alone", "workers"], indirect=True)
+def test_a_ladder_of_a_source_is_one_stream_in_several_sizes(server: RunningServer, config: Path) -> None:
+    """On demand: whoever reads one of them starts all, and they go on as long as one of them has a reader."""
+    table = (
+        '[source.{}]\nurl = "testsrc:size=426x240,rate=10"\nladder = "240p,144p"\nwhen = "demand"\nstop_after_s = 1\n'
+    )
+    config.write_text("".join(map(table.format, CHANNELS)))
+    os.kill(server.pid, signal.SIGHUP)
+    eventually(lambda: [row["ladder"] for row in states(server).values()] == ["240p,144p"] * 2)
+    eventually(lambda: all(row["state"] == "waiting" for row in states(server).values()))
+    with httpx.Client(base_url=server.url, timeout=WITHIN_S) as client:
+        for name in CHANNELS:
+            with client.stream("GET", f"/trickle/{name}_144p/-1") as low:
+                assert (low.status_code, next(low.iter_bytes())[:1]) == (200, b"G")
+                seq = int(low.headers["Lp-Trickle-Seq"])
+                high = client.get(f"/trickle/{name}/{seq}")
+                assert high.status_code == 200
+            master = client.get(f"/trickle/{name}/index.m3u8?ladder=240p,144p").text
+            assert re.findall(r"RESOLUTION=(\d+x\d+)", master) == ["426x240", "256x144"]
+            assert states(server)[name]["state"] == "running"
+    eventually(lambda: all(row["state"] == "waiting" for row in states(server).values()))
+
+
 def test_a_mistake_in_a_source_is_one_line_at_the_start(config: Path, capfd: pytest.CaptureFixture[str]) -> None:
     """The server does not start."""
     config.write_text('[source.cam]\nurl = "a.mp4"\nwhen = "never"\n')

@@ -76,3 +76,16 @@ def channel_of(channel: str, rung: Rung, ladder: tuple[Rung, ...]) -> str:
         channel: the name of the ladder, which is that of its highest rung's channel.
     """
     return channel if rung == ladder[0] else f"{channel}_{rung.name}"
+
+
+def ladder_name(channel: str) -> str:
+    """The name of the ladder that a channel belongs to, if it belongs to one: ``cam`` for ``cam_720p``.
+
+    What must keep the channels of a ladder together goes by this name. A channel that belongs to none may have such a
+    name, too.
+    """
+    while True:
+        name, _, rung = channel.rpartition("_")
+        if not name or rung not in RUNGS:
+            return channel
+        channel = name  # the ladder may be called as a rung of another one

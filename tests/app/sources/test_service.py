@@ -266,6 +266,42 @@ def test_a_reload_starts_and_stops_the_difference() -> None:
         eventually(lambda: state(client, "door").get("state") == "running")
 
 
+def test_a_ladder_that_is_taken_away_again(tmp_path: Path) -> None:
+    """All its sizes are published with the token of the source, and begin anew together when its process dies. A size
+    that no source has any more ends; the others go on."""
+    secret = tmp_path / "secret"
+    secret.write_bytes(SECRET)
+    bearer = {"Authorization": f"Bearer {token(trickle={'subscribe': ['*'], 'manage': ['*']})}"}
+    plain = {"url": "testsrc:size=426x240,rate=10"}
+    with (
+        local_server(jwt_secret_file=secret, source={"cam": {**plain, "ladder": "240p,144p"}}) as server,
+        client_of(server) as client,
+    ):
+        client.headers.update(bearer)
+
+        def channels() -> dict[str, Any]:
+            rows = client.get("/api/v1/channels").json()["channels"]
+            return {row["name"]: (row["state"], row["epoch"]) for row in rows if row["name"] != "_changes"}
+
+        def head(name: str) -> int:
+            return int(client.get(f"/trickle/{name}/next").text)
+
+        pid = runs(client)["pid"]
+        eventually(lambda: channels() == {"cam": ("live", 1), "cam_144p": ("live", 1)})
+        os.kill(pid, signal.SIGKILL)
+        eventually(lambda: state(client)["restarts"] == 1)
+        runs(client)
+        before = head("cam")
+        eventually(lambda: min(head("cam"), head("cam_144p")) > before)
+        assert abs(head("cam") - head("cam_144p")) <= 1
+        reload(server, cam=plain, cam_144p={**plain, "when": "demand"})
+        eventually(lambda: state(client, "cam_144p").get("state") == "waiting")
+        reload(server, cam=plain)
+        eventually(lambda: channels() == {"cam": ("live", 1), "cam_144p": ("draining", 1)})
+        assert state(client)["ladder"] is None
+    assert server.problems == []
+
+
 def test_where_clients_need_a_token_a_source_has_its_own(tmp_path: Path) -> None:
     """It publishes to its channel, and to no other; readers need a token as ever, also to start a source."""
     secret = tmp_path / "secret"
@@ -282,7 +318,7 @@ def test_where_clients_need_a_token_a_source_has_its_own(tmp_path: Path) -> None
             assert state(client, "door", **bearer)["state"] == "waiting"
             assert state(client, "cam", **bearer) == {}  # it may not manage this one
             assert first_bytes(client, "/trickle/door/-1", **bearer)[0] == 200
-            own = server.inside(lambda: {name: text for text, name in server.access.authorizer.own.items()})  # type: ignore[union-attr]
+            own = server.inside(lambda: {names[0]: text for text, names in server.access.authorizer.own.items()})  # type: ignore[union-attr]
             assert set(own) == {"cam", "door"}
             stolen = {"Authorization": f"Bearer {own['cam'].decode()}"}
             assert client.post("/trickle/door/0", headers=stolen, content=b"x").status_code == 403

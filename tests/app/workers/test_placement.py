@@ -55,6 +55,15 @@ def test_a_request_about_a_channel_belongs_to_its_owner(head: bytes, channel: st
     assert AT.worker_for(given, 0) == owner_of(name, WORKERS)
 
 
+def test_channels_of_a_ladder_have_one_owner() -> None:
+    """And ladders are spread over all workers, as channels are."""
+    owners = [
+        [owner_of(name + rung, WORKERS) for rung in ("", "_720p", "_360p")] for name in map("cam{}".format, range(100))
+    ]
+    assert all(len(set(one)) == 1 for one in owners)
+    assert {one[0] for one in owners} == set(range(WORKERS))
+
+
 @pytest.mark.parametrize(
     ("head", "worker"),
     [

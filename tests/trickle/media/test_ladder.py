@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from tricklecast.trickle.media.ladder import RUNGS, channel_of, parse_ladder
+from tricklecast.trickle.media.ladder import RUNGS, channel_of, ladder_name, parse_ladder
 
 
 def test_a_ladder_names_a_channel_for_each_rung() -> None:
@@ -13,6 +13,23 @@ def test_a_ladder_names_a_channel_for_each_rung() -> None:
     assert [rung.lines for rung in ladder] == [1080, 720, 360]
     assert [channel_of("cam", rung, ladder) for rung in ladder] == ["cam", "cam_720p", "cam_360p"]
     assert [rung.bitrate for rung in ladder] == sorted((rung.bitrate for rung in ladder), reverse=True)
+
+
+@pytest.mark.parametrize(
+    ("channel", "name"),
+    [
+        ("cam", "cam"),
+        ("cam_720p", "cam"),
+        ("cam_721p", "cam_721p"),
+        ("a_b_360p", "a_b"),
+        ("cam_720p_360p", "cam"),  # a ladder that is called as a rung of another one
+        ("_720p", "_720p"),
+        ("720p", "720p"),
+    ],
+)
+def test_the_ladder_of_a_channel(channel: str, name: str) -> None:
+    """Its name shows to which ladder a channel may belong."""
+    assert ladder_name(channel) == name
 
 
 @pytest.mark.parametrize(
