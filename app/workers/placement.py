@@ -1,9 +1,10 @@
 """Placement: the worker that a request is for, found from the first bytes of its head.
 
 A checksum of a channel's name gives its owner. Channels of a ladder (``cam``, ``cam_720p``) have the same one: one
-process publishes them (:mod:`app.sources`), and a player changes between them. So each worker knows the owner of every channel and asks nobody, and the
-owner stays the same after a restart with the same number of workers. All requests that name no channel (the API,
-metrics, web pages) are for worker 0, the *front*. It also owns the server's own channels, whose names begin with ``_``.
+process publishes them (:mod:`app.sources`), and a player changes between them. So each worker knows the owner of every
+channel and asks nobody, and the owner stays the same after a restart with the same number of workers. All requests that
+name no channel (the API, metrics, web pages) are for worker 0, the *front*. It also owns the server's own channels,
+whose names begin with ``_``.
 
 The worker looks at a request before it parses it, since the connection can move only then, with all bytes that it has
 brought (:mod:`~tricklecast.app.workers.handover`). The method, a space and the target up to the end of the channel's
