@@ -93,7 +93,7 @@ from tricklecast.app.storage.database import Database
 from tricklecast.app.storage.restore import Inventory, take_inventory
 from tricklecast.app.storage.settle import folder_of
 from tricklecast.app.systemd import Watchdog
-from tricklecast.app.usage import lagging, limits_in_use, troubles
+from tricklecast.app.usage import ailments, lagging, limits_in_use, troubles
 from tricklecast.app.web.events import Events
 from tricklecast.app.web.feed import DashboardFeed, feed_router
 from tricklecast.app.web.pages import Pages, is_open, pages_router
@@ -290,7 +290,14 @@ class Node:
             dashboards_of = OtherDashboards(self.link.questions, others) if self.link is not None and others else None
             numbers = None if worker is None else worker.numbers()
             self.feed = DashboardFeed(
-                self.plane, events, uses, numbers=numbers, others=dashboards_of, mirror=self.mirror.figures
+                self.plane,
+                events,
+                uses,
+                numbers=numbers,
+                others=dashboards_of,
+                mirror=self.mirror.figures,
+                sources=self.sources.described,
+                ailments=lambda: ailments(self.plane, self.log, self.member) | self.reload.ailments(time.time()),
             )
         # The feeds of other workers have one follower, the front's.
         dashboards = None if self.feed is None or not is_front else self.feed.followers

@@ -24,6 +24,7 @@ import select
 import time
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
+from datetime import UTC, datetime
 from typing import Final
 
 from tricklecast.app.access.authorizer import Access
@@ -53,6 +54,9 @@ RELOADED: Final = (
     "source",
 )
 """Settings whose new value applies at once, unless it switches a part on or off (:func:`_switches`)."""
+
+SOON_S: Final = 7 * 86_400.0
+"""A certificate that expires within this time is an ailment: programs that renew it do so weeks before."""
 
 _LOGGER = logging.getLogger(__name__)
 
@@ -126,6 +130,21 @@ class Reload:
         self._tell(
             problems, [name for name in RELOADED if getattr(before, name) != getattr(self.settings, name)], unapplied
         )
+
+    def ailments(self, now: float) -> dict[str, str]:
+        """What is wrong with settings and files at present: names, each with why.
+
+        Args:
+            now: seconds since 1970.
+        """
+        found: dict[str, str] = {}
+        if self.counts.last_failed:
+            found["reload"] = "what could not be read is as it was before; the server's log names it"
+        ends = now + SOON_S if self.tls is None else self.tls.valid[1]
+        if ends < now + SOON_S:
+            day = datetime.fromtimestamp(ends, UTC)
+            found["certificate"] = f"it {'expires' if ends > now else 'has expired'} on {day:%Y-%m-%d at %H:%M} UTC"
+        return found
 
     def _tell(self, problems: list[str], changed: list[str], unapplied: list[str]) -> None:
         counts = self.counts

@@ -8,7 +8,7 @@ from collections.abc import Callable
 from itertools import chain, islice
 from typing import TYPE_CHECKING, Final, NamedTuple
 
-from tricklecast.app.access_log import AccessLog
+from tricklecast.app.access_log import STALLED_S, AccessLog
 from tricklecast.app.bus import Bus
 from tricklecast.app.core.limits import UNLIMITED, Capacity
 from tricklecast.app.data_plane.context import DataPlane
@@ -59,27 +59,44 @@ def limits_in_use(plane: DataPlane, log: AccessLog | None, bus: Bus, dashboards:
     return uses
 
 
+def ailments(plane: DataPlane, log: AccessLog | None, member: Member | None = None) -> dict[str, str]:
+    """The parts that do not work at present, and the resources that have run out, while the server goes on.
+
+    Returns:
+        Their names, each with why, in words that stay the same while the cause does.
+    """
+    storage = plane.registry.storage
+    found: dict[str, str] = {}
+    if storage is not None and storage.failed is not None:
+        found["storage"] = storage.failed
+    elif _lacks_room(member):
+        found["storage"] = "NATS does not take what publishers send"
+    if log is not None and log.stalled:
+        found["access_log"] = f"no record could be written for {STALLED_S:.0f} s"
+    if plane.short_of_memory:
+        found["memory"] = "requests that need more are refused"
+    if member is not None and member.degraded:
+        found["cluster"] = member.degraded
+    if _is_short_of_descriptors():
+        found["descriptors"] = "each new connection is closed at once"
+    return found
+
+
 def troubles(
     plane: DataPlane,
     log: AccessLog | None,
     member: Member | None = None,
     mirror: Callable[[], MirrorModel] | None = None,
 ) -> list[str]:
-    """The names of parts that do not work at present, and of resources that have run out, while the server goes on.
+    """The names of :func:`ailments`, and of a mirror that does not work.
 
     Args:
         mirror: tells how the mirror of this server stands, if it can have one.
     """
-    storage = plane.registry.storage
-    found = {
-        "storage": (storage is not None and storage.failed is not None) or _lacks_room(member),
-        "access_log": log is not None and log.stalled,
-        "mirror": mirror is not None and mirror().ailing,
-        "memory": plane.short_of_memory,
-        "cluster": member is not None and bool(member.degraded),
-        "descriptors": _is_short_of_descriptors(),
-    }
-    return [name for name, failing in found.items() if failing]
+    found = list(ailments(plane, log, member))
+    if mirror is not None and mirror().ailing:
+        found.append("mirror")
+    return found
 
 
 def _lacks_room(member: Member | None) -> bool:

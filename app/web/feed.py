@@ -305,6 +305,8 @@ class Frame:
         numbers -= set(gone)
         events = [event for event in self.events if event.channel and visible(event.channel)]
         server = {name: self.server[name] for name in PUBLIC_FIGURES if name in self.server}
+        if "sources" in self.server:
+            server["sources"] = [one for one in self.server["sources"] if visible(one["name"])]
         shown = Frame(self.number, self.kind, about, rows, gone, server, events)
         shown.data = shown.encoded()
         return shown
@@ -326,6 +328,10 @@ class Others(Protocol):
     def forget(self) -> None:
         """Drop all state, since nobody follows any more."""
 
+
+CHANGING: Final[dict[str, Any]] = {"mirror": None, "sources": [], "troubles": []}
+"""The server's figures that change seldom, as they are before a follower has heard of them. A frame has those that
+differ from the one before, and a snapshot has all."""
 
 PUBLIC_FIGURES: Final[tuple[str, ...]] = (
     "time",
@@ -376,6 +382,8 @@ class DashboardFeed:
         numbers: of its channels, none of them twice in a server; ``None``: from 1 on.
         others: the other workers, where this one shows the whole server.
         mirror: how the mirror of this server stands; it returns ``None`` if there is none.
+        sources: how the sources of this process stand (:meth:`app.sources.service.Sources.described`).
+        ailments: the parts that do not work at present, each with why.
     """
 
     def __init__(
@@ -387,13 +395,16 @@ class DashboardFeed:
         numbers: Iterator[int] | None = None,
         others: Others | None = None,
         mirror: Callable[[], dict[str, Any] | None] = lambda: None,
+        sources: Callable[[], list[dict[str, Any]]] = list,
+        ailments: Callable[[], dict[str, str]] = dict,
     ) -> None:
         self.plane = plane
         self.followers = Capacity(MAX_FOLLOWERS)  # requests that follow
         self.events = events
         self.frame: Frame | None = None  # the newest one
         self._uses, self._others, self._mirror = uses, others, mirror
-        self._mirrored: dict[str, Any] | None = None  # as in the newest frame
+        self._sources, self._ailments = sources, ailments
+        self._told = CHANGING  # as in the newest frame
         self._process = ProcessUse()
         self._views: dict[Channel, ChannelView] = {}
         self._numbers = numbers or itertools.count(1)  # of channels
@@ -487,6 +498,7 @@ class DashboardFeed:
     def _forget(self) -> None:
         """Drop all state, as before the first follower."""
         self._task = self.frame = self._snapshot = None
+        self._told = CHANGING
         self._views.clear()
         self._frames = self._last_event = 0
         if self._others is not None:
@@ -553,6 +565,8 @@ class DashboardFeed:
             await self._others.add_news(frame, len(known), began)
             begun = time.thread_time()
             self.events.add(frame.events, self._last_event)
+        told, self._told = self._told, {name: frame.server[name] for name in CHANGING}
+        frame.server = {name: value for name, value in frame.server.items() if name not in told or value != told[name]}
         self._frames = frame.number
         frame.events = self.events.after(self._last_event)
         if frame.events:
@@ -608,7 +622,6 @@ class DashboardFeed:
         self._lag_counts = counts
         bounds = plane.loop_lag.bounds
         uses = self._uses(self.followers)
-        before, self._mirrored = self._mirrored, self._mirror()
         requests = refused = 0
         for (_, status, reason), count in plane.exchanges.items():
             requests += count
@@ -635,11 +648,13 @@ class DashboardFeed:
                 **{f"segments_{state}": n for state, n in registry.journal.closed.items()},
             },
             "draining": registry.shutting_down,
-            **({} if self._mirrored == before else {"mirror": self._mirrored}),
+            "mirror": self._mirror(),
+            "sources": self._sources(),
+            "troubles": [list(each) for each in self._ailments().items()],
         }
 
     def _constants(self) -> dict[str, Any]:
-        """Values that do not change while the server runs, for snapshots."""
+        """Values that do not change while the server runs, or change seldom, for snapshots."""
         plane = self.plane
         limits = plane.registry.limits
         return {
@@ -652,7 +667,7 @@ class DashboardFeed:
             },
             "stalled_s": STALLED_S,
             "storm_guard": plane.guard is not None,
-            "mirror": self._mirrored,
+            **self._told,
         }  # fmt: skip
 
 

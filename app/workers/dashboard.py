@@ -20,7 +20,7 @@ import orjson
 from tricklecast.app.cluster.asking import SOON_S, Answerer, Asker, NoAnswer
 from tricklecast.app.encoding import encode
 from tricklecast.app.web.events import DashboardEvent
-from tricklecast.app.web.feed import DashboardFeed, Frame
+from tricklecast.app.web.feed import CHANGING, DashboardFeed, Frame
 from tricklecast.app.workers.placement import FRONT
 from tricklecast.app.workers.questions import Questions
 
@@ -68,7 +68,8 @@ class _Other:
         described = {number for number, *_ in about}
         gone = [*self.numbers - described] if is_first else answer["gone"]
         self.numbers = (self.numbers | described).difference(gone)
-        self.server = answer["server"]
+        unchanged = {} if is_first else {name: self.server[name] for name in CHANGING if name in self.server}
+        self.server = unchanged | answer["server"]
         # A first frame has events again that the front may have.
         events = [DashboardEvent(**each) for each in answer["events"] if not is_first or each["time"] > self._event_s]
         if events:
@@ -143,6 +144,10 @@ class OtherDashboards:
         server["loop_lag_ms"] = max(each["loop_lag_ms"] for each in servers)
         server["counters"] = {name: sum(each["counters"].get(name, 0) for each in servers) for name in own["counters"]}
         server["limits"] = [_limit(servers, *limit) for limit in own["limits"]]
+        sources = [source for each in servers for source in each.get("sources", [])]
+        server["sources"] = sorted(sources, key=lambda source: str(source["name"]))
+        troubles = [tuple(trouble) for each in servers for trouble in each.get("troubles", [])]
+        server["troubles"] = [list(trouble) for trouble in dict.fromkeys(troubles)]
         workers = [_worker_row(FRONT, own, channels)]
         workers += [_worker_row(other.worker, other.server, len(other.numbers)) for other in self._others]
         server["workers"] = workers

@@ -36,7 +36,7 @@ from tricklecast.app.metrics import (
     server_metrics,
 )
 from tricklecast.app.settings import load
-from tricklecast.app.usage import MAX_READERS_EXAMINED, troubles
+from tricklecast.app.usage import MAX_READERS_EXAMINED, ailments, troubles
 from tricklecast.trickle import __version__
 from tricklecast.trickle.records import AccessRecord, Op
 
@@ -283,10 +283,11 @@ def test_a_process_without_a_free_descriptor_is_degraded() -> None:
     os.close(lowest)
     resource.setrlimit(resource.RLIMIT_NOFILE, (lowest, hard))
     try:
-        found = troubles(plane, None)
+        found, why = troubles(plane, None), ailments(plane, None)
     finally:
         resource.setrlimit(resource.RLIMIT_NOFILE, (soft, hard))
-    assert (found, troubles(plane, None)) == (["descriptors"], [])
+    assert (found, why) == (["descriptors"], {"descriptors": "each new connection is closed at once"})
+    assert troubles(plane, None) == []
 
 
 def test_what_runs_is_named() -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import logging
 import math
 import ssl
+import time
 from collections.abc import Iterator
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
@@ -22,6 +23,7 @@ from tests.support.certificates import make_certificate
 from tests.support.local import LocalServer, local_server
 from tests.support.metrics import samples
 from tests.support.waiting import eventually
+from tricklecast.app import reload as reload_module
 from tricklecast.app.cli import cli
 from tricklecast.app.listener import CannotServe, Tls, validity
 from tricklecast.app.reload import RELOADED
@@ -309,9 +311,15 @@ def test_a_certificate_that_is_renewed(tmp_path: Path, caplog: pytest.LogCapture
         assert serial(server) == first
         assert f"tls_key: {key} does not belong to {certificate}" in caplog.text
         assert server.reload.counts.last_failed
+        assert list(server.reload.ailments(time.time())) == ["reload"]
         key.write_bytes(renewed[1].read_bytes())
         reload(server)
         assert not server.reload.counts.last_failed
+        assert server.reload.tls is not None
+        ends = server.reload.tls.valid[1]
+        assert server.reload.ailments(ends - reload_module.SOON_S) == {}
+        assert server.reload.ailments(ends - 1)["certificate"].startswith("it expires on ")
+        assert server.reload.ailments(ends + 1)["certificate"].startswith("it has expired on ")
         expected = x509.load_pem_x509_certificates(renewed[0].read_bytes())[0].serial_number
         assert serial(server) == expected != first
         upload.end()

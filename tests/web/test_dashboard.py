@@ -419,6 +419,8 @@ def test_storm_reports_run_nothing(tab: Watched, tmp_path: Path) -> None:
         expect(page.locator(".incidents li")).to_contain_text("ended loop · critical · <img src=x")
         page.get_by_role("button", name="Show the report").click()
         expect(page.frame_locator("iframe").get_by_role("heading")).to_have_text("3 incidents")
+        expect(page.frame_locator("iframe").get_by_role("heading")).to_be_in_viewport()
+        expect(page.locator(".alert-list .bad")).to_contain_text("A retry storm goes on: ended loop of <img src=x")
         frame = page.frames[1]
         assert frame.evaluate("origin") == "null"
         assert page.title() == "Channels · tricklecast"

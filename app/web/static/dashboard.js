@@ -1,6 +1,7 @@
 /** The dashboard: the list of all channels, one channel in full, and the events of the server. */
 
 import { byId, channelUrl, element, hasTokens, icon, signIn, token } from "./session.js";
+import { Alerts } from "./dashboard/alerts.js";
 import { Tooltip, onColours, refreshColours } from "./dashboard/charts.js";
 import { Cluster } from "./dashboard/cluster.js";
 import { Detail } from "./dashboard/detail.js";
@@ -10,6 +11,7 @@ import { List } from "./dashboard/list.js";
 import { Mirror } from "./dashboard/mirror.js";
 import { Model, STATES } from "./dashboard/model.js";
 import { Events, Strip, Workers, copyLine, fragment } from "./dashboard/parts.js";
+import { Sources } from "./dashboard/sources.js";
 import { Storms } from "./dashboard/storms.js";
 
 const model = new Model();
@@ -18,10 +20,12 @@ const strip = new Strip(model);
 const workers = new Workers(model);
 const cluster = new Cluster();
 const mirror = new Mirror(model);
+const sources = new Sources(model);
 const events = new Events(model, open);
 const list = new List(model, tooltip, (channel) => open(channel.name));
 const detail = new Detail(model, tooltip, close);
 const storms = new Storms();
+const alerts = new Alerts(model, () => [...cluster.alerts, ...storms.alerts]);
 
 // The toolbar.
 
@@ -131,7 +135,7 @@ const main = byId("main");
 const loading = element("p", { className: "loading faint" }, "Loading the channels…");
 byId("status").append(status);
 const board = element("div", { className: "board" },
-  strip.box, workers.box, cluster.box, mirror.box, lost, toolbar, tabs,
+  strip.box, alerts.box, workers.box, cluster.box, mirror.box, sources.box, lost, toolbar, tabs,
   element("div", { className: "columns" },
     element("div", { className: "left" }, loading, empty, nothing, list.box),
     element("div", { className: "right" }, detail.box, events.box)),
@@ -237,6 +241,8 @@ const feed = new Feed("/api/v1/dashboard", (frame, whole) => {
   strip.update();
   workers.update();
   mirror.update();
+  sources.update();
+  alerts.update();
   events.update();
   detail.update();
   if (whole) route();

@@ -30,12 +30,19 @@ def url(tmp_path_factory: pytest.TempPathFactory) -> str:
 
 @pytest.mark.parametrize(("width", "scheme"), [(400, "light"), (1400, "dark")])
 def test_the_page_can_be_read(tabs: Callable[..., Watched], url: str, width: int, scheme: str) -> None:
-    """Nothing is wider than the window, nobody is kept out (WCAG, level AA), and the page is silent and alone."""
+    """The timeline comes first, in view; nothing is wider than the window, nobody is kept out (WCAG, level AA).
+
+    The page is silent and alone.
+    """
     tab = tabs(viewport={"width": width, "height": 900}, color_scheme=scheme)
     asked: list[str] = []
     tab.context.on("request", lambda request: asked.append(request.url))
     page = tab.open(url)
     assert page.evaluate("document.documentElement.scrollWidth <= document.documentElement.clientWidth")
+    assert page.locator("main > :first-child").get_attribute("id") == "timeline"
+    box = page.locator("#timeline svg.chart").bounding_box()
+    assert box is not None
+    assert box["y"] + box["height"] < 450
     assert barriers(page) == []
     assert asked == [url]
 

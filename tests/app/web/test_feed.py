@@ -360,6 +360,39 @@ def test_a_mirror_is_told_of_when_it_has_changed() -> None:
     assert asyncio.run(main()) == [*changes, {"state": "following"}, False]
 
 
+def test_sources_and_what_does_not_work_are_told_when_they_have_changed() -> None:
+    """A snapshot has them, too. Who may see some channels alone sees the sources of these."""
+
+    async def main() -> None:
+        plane = DataPlane(make_registry()[0], Options())
+        events = events_module.Events(plane.clock, plane.wall_us)
+        sources = [{"name": name, "state": "waiting"} for name in ("door", "yard")]
+        wrong: dict[str, str] = {}
+        feed = DashboardFeed(
+            plane, events, lambda dashboards: [], sources=lambda: [dict(one) for one in sources], ailments=lambda: wrong
+        )
+        feed._lag_counts = list(plane.loop_lag.counts)
+
+        async def told() -> dict[str, Any]:
+            return {name: (await feed._tick()).server.get(name, "unchanged") for name in ("sources", "troubles")}
+
+        assert (await feed._tick()).server["sources"] == sources
+        assert await told() == {"sources": "unchanged", "troubles": "unchanged"}
+        sources[0]["state"] = "failed"
+        frame = await feed._tick()
+        assert frame.server["sources"] == sources
+        assert frame.shown_to(lambda name: name == "yard", set()).server["sources"] == sources[1:]
+        wrong["storage"] = "disk full"
+        assert (await feed._tick()).server["troubles"] == [["storage", "disk full"]]
+        assert await told() == {"sources": "unchanged", "troubles": "unchanged"}
+        whole = (await feed.all_of(await feed._tick())).server
+        assert (whole["sources"], whole["troubles"]) == (sources, [["storage", "disk full"]])
+        feed._forget()
+        assert (await feed._tick()).server["troubles"] == [["storage", "disk full"]]
+
+    asyncio.run(main())
+
+
 def test_a_stream_ends_with_a_reason_when_the_server_stops(server: LocalServer, target: Target) -> None:
     """Its client is told when to come back; the request is recorded as one of the API."""
     events = Events(target)

@@ -252,3 +252,21 @@ def test_facts_from_before_the_front_was_started_are_no_events() -> None:
     events.hear([Change(number, at, "added", f"cam-{number}", 1) for number, at in ((1, 1.9), (2, 2.0), (3, 2.1))])
     events.seal()
     assert [one.channel for one in events.after(0)] == ["cam-2", "cam-3"]
+
+
+def test_sources_of_all_workers_are_told_and_what_does_not_work_once() -> None:
+    """A worker tells them when they have changed: what it has told holds until then, or until it begins anew."""
+    front = OtherDashboards(cast(Any, None), [1])
+    frame = {"frame": 1, "about": [], "rows": [], "gone": [], "events": [], "cpu_s": 0.0}
+    door, yard = {"name": "door"}, {"name": "yard"}
+    full = ["storage", "disk full"]
+
+    def merged(number: int, **server: Any) -> tuple[Any, Any]:
+        front._others[0].add_to(frame_of(), {**frame, "frame": number, "server": figures(**server)})
+        found = front.merged(figures(sources=[yard], troubles=[full]), 1)
+        return found["sources"], found["troubles"]
+
+    assert merged(1, sources=[door], troubles=[full]) == ([door, yard], [full])
+    assert merged(2) == ([door, yard], [full])
+    assert merged(3, sources=[], troubles=[["memory", "short"]]) == ([yard], [full, ["memory", "short"]])
+    assert merged(1) == ([yard], [full])

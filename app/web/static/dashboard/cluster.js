@@ -18,6 +18,8 @@ const MOVES = 20;
 
 export class Cluster {
   constructor() {
+    /** Nodes that do not work. @type {import("./alerts.js").Alert[]} */
+    this.alerts = [];
     this.body = element("tbody");
     const heads = ["Node", "State", "Channels", "Load", "Version"];
     this.failed = element("p", { className: "notice warn", role: "alert", hidden: true });
@@ -64,8 +66,13 @@ export class Cluster {
 
   /** @param {Node[]} nodes */
   _fillNodes(nodes) {
+    const lost = nodes.filter(isBad);
+    this.alerts = lost.length ? [{
+      tone: "bad", text: lost.length === 1 ? "A node of the cluster does not answer" : `${count(lost.length)} nodes of the cluster do not answer`,
+      why: lost.slice(0, 5).map(({ name }) => plain(name, 40)).join(", "),
+    }] : [];
     this.body.replaceChildren(...nodes.map((one) => {
-      const bad = one.state === "deposed" || (!one.reachable && one.state !== "left");
+      const bad = isBad(one);
       const state = bad && one.state !== "deposed" ? "unreachable" : one.state;
       const name = one.this ? `${plain(one.name)} (this one)` : link(one);
       const line = row("td", [state, count(one.channels), String(one.load), plain(one.version)]);
@@ -100,6 +107,9 @@ export class Cluster {
     }
   }
 }
+
+/** @param {Node} one */
+const isBad = ({ state, reachable }) => state === "deposed" || (!reachable && state !== "left");
 
 /** A link to a node's own dashboard. @param {Node} one */
 function link({ name, url }) {

@@ -52,11 +52,13 @@ const SMOOTH = 3;
  *   setting: { source: string, channels: string[] } | null, channels: Record<string, number>,
  *   segments: Record<string, number>, verified: number, live: number, rate: number, remaining_s: number | null,
  *   lag: { segments: number, bytes: number, seconds: number | null }, errors: Trouble[] }} Mirror
+ * @typedef {{ name: string, url: string, when: "always" | "demand", state: string, since: number, pid: number | null,
+ *   restarts: number, error: string }} Source
  * @typedef {{ time: number, ms: number, instance?: string, version?: string, node?: string | null, base_path?: string,
  *   limits_of_window?: { segments: number, bytes: number, age_s: number }, cpu?: number, memory?: number | null,
  *   loop_lag_ms?: number, connections?: number, readers?: number, dashboards?: number, bytes_in?: number,
  *   bytes_out?: number, limits?: Limit[], counters?: Record<string, number>, draining?: boolean,
- *   workers?: Load[], mirror?: Mirror | null }} Server
+ *   workers?: Load[], mirror?: Mirror | null, sources?: Source[], troubles?: [name: string, why: string][] }} Server
  * @typedef {[number: number, name: string, epoch: number, type: string, publisher: string, created: number]} About
  * @typedef {{ frame: number, server: Server, about: About[], rows: number[][], gone: number[], events: Happened[] }}
  *   Frame
@@ -95,7 +97,7 @@ export class Series {
 
 /**
  * Counters of the server that only grow, as they were in the last minute.
- * @typedef {{ time: number, refused: number, held: number }} Moment
+ * @typedef {{ time: number, refused: number, held: number, faults: number }} Moment
  */
 class LastMinute {
   constructor() {
@@ -110,7 +112,7 @@ class LastMinute {
    */
   begin(server, events) {
     const recent = events.filter(({ time }) => time > server.time - RECENT_S);
-    const now = { refused: server.counters?.refused ?? 0, held: server.counters?.held ?? 0 };
+    const now = counters(server);
     /** @type {Moment[]} */
     const moments = [];
     for (const { kind, time, count } of recent.reverse()) {
@@ -123,18 +125,21 @@ class LastMinute {
   }
 
   /** @param {Server} server */
-  push({ time, counters }) {
+  push(server) {
     const { moments } = this;
-    moments.push({ time, refused: counters?.refused ?? 0, held: counters?.held ?? 0 });
-    while (moments.length > MOMENTS || (moments[1]?.time ?? Infinity) <= time - RECENT_S) moments.shift();
+    moments.push({ time: server.time, ...counters(server) });
+    while (moments.length > MOMENTS || (moments[1]?.time ?? Infinity) <= server.time - RECENT_S) moments.shift();
   }
 
-  /** How much a counter has grown in the last minute. @param {"refused" | "held"} name */
+  /** How much a counter has grown in the last minute. @param {"refused" | "held" | "faults"} name */
   growth(name) {
     // It becomes smaller when a worker has died, whose successor begins at 0.
     return Math.max(0, (this.moments.at(-1)?.[name] ?? 0) - (this.moments[0]?.[name] ?? 0));
   }
 }
+
+/** @param {Server} server */
+const counters = ({ counters: now }) => ({ refused: now?.refused ?? 0, held: now?.held ?? 0, faults: now?.faults ?? 0 });
 
 export class Channel {
   /** @param {number} number */

@@ -140,8 +140,8 @@ export class Events {
   }
 }
 
-/** @param {string} reason */
-function why(reason) {
+/** A reason of the server in words. @param {string} reason */
+export function why(reason) {
   if (reason.startsWith("limit:")) return `limit ${reason.slice(6)}`;
   if (reason.startsWith("token:")) return `token ${reason.slice(6)}`;
   return REASONS[reason] ?? reason.replaceAll("_", " ");
@@ -176,7 +176,7 @@ export class Workers {
 }
 
 /** From this share of a limit on the server refuses new clients, and the page shows the limit as nearly reached. */
-const NEAR = 0.8;
+export const NEAR = 0.8;
 
 /** The server's figures, and the use of its limits. */
 export class Strip {
@@ -273,5 +273,5 @@ export class Strip {
   }
 }
 
-/** @param {string} name */
-const limitName = (name) => (name === "total_bytes" ? "memory" : name.replaceAll("_", " "));
+/** What people call a limit. @param {string} name */
+export const limitName = (name) => (name === "total_bytes" ? "memory" : name.replaceAll("_", " "));

@@ -17,6 +17,8 @@ const EVERY_MS = 10_000;
 
 export class Storms {
   constructor() {
+    /** The storms that go on, for the alerts. @type {import("./alerts.js").Alert[]} */
+    this.alerts = [];
     this.incidents = element("ul", { className: "incidents" });
     this.calm = element("p", { className: "faint", hidden: true }, "No storm is going on.");
     this.failed = element("p", { className: "notice warn", role: "alert", hidden: true });
@@ -67,6 +69,10 @@ export class Storms {
     this.summary.className = `chip ${open.length ? (bad ? "bad" : "warn") : watched ? "good" : ""}`;
     this.summary.textContent = open.length ? `${count(open.length)} going on` : watched ? "calm" : "not watched";
     this.calm.hidden = open.length > 0 || !watched;
+    this.alerts = open.length ? [{
+      tone: bad ? "bad" : "warn", text: open.length === 1 ? "A retry storm goes on" : `${count(open.length)} retry storms go on`,
+      why: open.slice(0, 2).map((one) => `${plain(one.storm.replaceAll("_", " "), 40)} of ${named(one.clients)}`).join(", "),
+    }] : [];
     this.incidents.replaceChildren(...open.map((one) => element("li", { className: one.severity },
       icon("warning"), element("b", {}, plain(one.storm.replaceAll("_", " "), 40)), ` · ${plain(one.severity, 20)} · `,
       element("span", { dir: "auto" }, named(one.clients)), " on ", element("span", { dir: "auto" }, named(one.channels)),
@@ -85,6 +91,7 @@ export class Storms {
     if (!report) return;
     this.frame.src = report.url;
     this.frame.hidden = false;
+    this.report.scrollIntoView(); // the report begins with its timeline, which is to be in view
   }
 }
 

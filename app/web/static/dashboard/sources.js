@@ -1,0 +1,60 @@
+/** The inputs that the server publishes itself (docs/how-to/pull-cameras.md), each with its state. */
+
+import { element } from "../session.js";
+import { count, duration, plain } from "./format.js";
+import { fragment } from "./parts.js";
+
+/** @typedef {import("./model.js").Model} Model */
+/** @typedef {import("./model.js").Source} Source */
+
+/** What the states mean: the text, and the tone of the chip. @type {Record<string, [text: string, tone: string]>} */
+const STATES = {
+  running: ["running", "good"],
+  starting: ["starting", "warn"],
+  failed: ["failed, starts again", "bad"],
+};
+
+export class Sources {
+  /** @param {Model} model */
+  constructor(model) {
+    this.model = model;
+    /** @private what is shown @type {Source[] | undefined} */
+    this.shown = undefined;
+    /** @private of each line, where it says since when, and the time */
+    this.ages = /** @type {[HTMLElement, number][]} */ ([]);
+    this.body = element("tbody");
+    const heads = ["Source", "State", "Since", "Restarts", "Input", "Last error"];
+    const head = element("tr", {}, ...heads.map((text) => element("th", { scope: "col" }, text)));
+    this.box = element("section", { className: "workers sources paper", hidden: true, tabIndex: 0, "aria-label": "Sources" },
+      element("table", {}, element("thead", {}, head), this.body));
+  }
+
+  update() {
+    const { sources, time } = this.model.server;
+    if (sources !== this.shown) {
+      this.shown = sources;
+      this.box.hidden = !sources?.length;
+      this.ages = [];
+      this.body.replaceChildren(...(sources ?? []).map((one) => this._line(one)));
+    }
+    for (const [cell, since] of this.ages) {
+      const text = duration(1000 * Math.max(0, Math.round(time - since)));
+      if (cell.textContent !== text) cell.textContent = text;
+    }
+  }
+
+  /** @private @param {Source} source */
+  _line({ name, url, when, state, since, restarts, error }) {
+    const idle = when === "demand" ? "on demand, nobody reads" : "waiting";
+    const [text, tone] = STATES[state] ?? [idle, ""];
+    const age = element("td", { className: "num" });
+    this.ages.push([age, since]);
+    return element("tr", {},
+      element("th", { scope: "row" }, element("a", { href: fragment(name), dir: "auto" }, plain(name, 60))),
+      element("td", {}, element("span", { className: `chip ${tone}` }, text)),
+      age,
+      element("td", { className: "num" }, count(restarts)),
+      element("td", { dir: "auto", title: url }, plain(url, 80)),
+      element("td", { dir: "auto" }, error ? plain(error, 200) : "–"));
+  }
+}
