@@ -43,7 +43,7 @@ from tricklecast.app.data_plane.stages import park
 from tricklecast.app.source_settings import SourceSettings
 from tricklecast.app.sources.source import Source, State
 from tricklecast.trickle.records import Op, Reason
-from tricklecast.trickle.wire import Status
+from tricklecast.trickle.wire import SEQ_CURRENT, SEQ_NEXT, Status
 
 _LOGGER = logging.getLogger("tricklecast.sources")
 
@@ -89,7 +89,7 @@ class Sources:
         self._by_channel: dict[str, Source] = {}
         self._tokens: dict[str, str] = {}  # of the processes, by the source
         self._asked_at: dict[str, float] = {}  # when somebody wanted a source on demand, by the plane's clock
-        self._waiting: dict[str, dict[Parked, None]] = {}  # requests that wait for a channel
+        self._waiting: dict[str, dict[Parked, Route]] = {}  # requests that wait for a channel
         self._listen: Listen | None = None  # the server does not accept yet
         self._folder: tempfile.TemporaryDirectory[str] | None = None
         self._listener: Closable | None = None
@@ -225,9 +225,11 @@ class Sources:
             may_run = self._may_run(name)
             source.want(not self._over and may_run and self._is_wanted(source, now))
             source.state()  # notes when it has changed
-            if not may_run:
-                for parked in [one for channel in source.channels for one in self._waiting.get(channel, ())]:
-                    parked.go_on()  # the channel has begun elsewhere
+            for channel in source.channels:
+                # It has begun elsewhere, or a process that was to stop has left it open.
+                if not may_run or (not source.stops and self._plane.registry.live(channel) is not None):
+                    for parked in list(self._waiting.get(channel, ())):
+                        parked.go_on()
 
     def _may_run(self, name: str) -> bool:
         """Whether the channel of a source may begin in this process, or is here."""
@@ -263,18 +265,24 @@ class Sources:
         if source is None or source.settings.when == "always" or route.op not in _WAITS or request.method == b"HEAD":
             return None
         plane = self._plane
-        if plane.registry.shutting_down or not self._may_run(source.name) or not self._is_missing(route):
+        if plane.registry.shutting_down or not self._may_run(source.name):
             return None
-        self._asked_at[source.name] = plane.clock()
+        self._asked_at[source.name] = (
+            plane.clock()
+        )  # also by who polls, and is never there when the source is looked at
+        if not self._is_missing(route, source):
+            return None
         source.want(True)
         left_s = request.arrived + WAIT_S - plane.clock()
         if left_s <= 0:
             body = b"The source of this channel has not begun yet"
             return Reply(Status.UNAVAILABLE, Reason.TIMEOUT, body=body, retry_after_s=RETRY_S)
+        if route.seq == SEQ_NEXT:
+            route = Route(route.op, route.channel, SEQ_NEXT)  # a copy, which _created() changes
         parked = park(connection, request, route, ParkedFor.SOURCE, resolve)
         parked.wait(left_s)
         waiting = self._waiting.setdefault(route.channel, {})
-        waiting[parked] = None
+        waiting[parked] = route
         timer = parked.cancel
 
         def cancel() -> None:
@@ -284,18 +292,20 @@ class Sources:
         parked.cancel = cancel
         return parked
 
-    def _is_missing(self, route: Route) -> bool:
+    def _is_missing(self, route: Route, source: Source) -> bool:
         """Whether a request is for a channel that has to begin first. One that drains has readers, who read to its end:
-        only who asks for the newest is new."""
+        only who asks for the newest is new. A channel whose source stops is about to end."""
         channel = self._plane.registry.channels.get(route.channel)
-        if channel is None or not channel.ended:
+        if channel is None or not (channel.ended or source.stops):
             return channel is None
         asked = route.blocking
         return (route.seq is not None and route.seq < 0) or (asked is not None and not asked.is_media)
 
     def _created(self, fact: Fact) -> None:
         """A channel has begun: go on with those who wait for it, when the core has told everybody."""
-        for parked in list(self._waiting.get(fact.channel, ())):
+        for parked, route in list(self._waiting.get(fact.channel, {}).items()):
+            if route.seq == SEQ_NEXT:  # the one that was next when the reader came is that which begins the channel
+                route.seq = SEQ_CURRENT
             asyncio.get_running_loop().call_soon(parked.go_on)
 
     # How they stand.

@@ -77,6 +77,8 @@ class Source:
     Attributes:
         channels: to which it publishes.
         restarts: how often its process was started again. pid: of its process, if it has one.
+        stops: its process was told to end, or is about to be: so its channel will end. What somebody wants from now on
+            comes from the next process.
         error: the last line of the last process that has failed; empty if none has.
         since: when its state began, seconds since 1970.
     """
@@ -99,6 +101,7 @@ class Source:
         self.error = ""
         self.since = time.time()
         self.wanted = asyncio.Event()
+        self.stops = False
         self._unwanted = asyncio.Event()
         self._unwanted.set()
         self._input = encode([settings.arguments(to), socket]) + b"\n"
@@ -137,6 +140,7 @@ class Source:
         else:
             self.wanted.clear()
             self._unwanted.set()
+            self.stops = self._process is not None
 
     def leave(self) -> None:
         """Tell its process to stop; :meth:`stop` waits for that."""
@@ -172,7 +176,7 @@ class Source:
             except Exception as error:
                 _LOGGER.error("fault of the server in source %s", self.name, exc_info=error)
                 ended = f"a fault of the server: {error!r}"
-            self._process = None
+            self._process, self.stops = None, False
             if not ended or self._unwanted.is_set():
                 self._failed, failures = False, 0
                 continue  # at once, if somebody has come while it stopped

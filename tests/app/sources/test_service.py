@@ -138,6 +138,83 @@ def test_on_demand_the_first_reader_waits_and_the_last_one_ends_it() -> None:
     assert server.problems == []
 
 
+def stand_in(monkeypatch: pytest.MonkeyPatch, folder: Path) -> Path:
+    """Let the process of each source publish nothing; the test does. Told to stop, it ends when this file is there."""
+    program, gate = folder / "stand_in.py", folder / "gate"
+    program.write_text(
+        "import pathlib, signal, sys, time\n"
+        "signal.pthread_sigmask(signal.SIG_BLOCK, [signal.SIGTERM])\nsignal.sigwait([signal.SIGTERM])\n"
+        f"while not pathlib.Path({str(gate)!r}).exists(): time.sleep(0.01)\n"
+    )
+    monkeypatch.setattr(source, "COMMAND", (source.COMMAND[0], str(program)))
+    return gate
+
+
+@contextmanager
+def asking(client: httpx.Client, path: str) -> Iterator[list[httpx.Response]]:
+    """A request in a thread of its own; its answer is in the list when the block is over."""
+    answers: list[httpx.Response] = []
+    thread = threading.Thread(target=lambda: answers.append(client.get(path)))
+    thread.start()
+    yield answers
+    thread.join(WITHIN_S)
+
+
+@pytest.mark.parametrize("path", ["-1", "-2", "0"])
+def test_who_waits_for_a_source_gets_its_first_segment(
+    path: str, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    """Also with -1, the next one: none had begun when the reader came."""
+    stand_in(monkeypatch, tmp_path).touch()
+    with local_server(source={"cam": DEMAND}) as server, client_of(server) as client:
+        with asking(client, f"/trickle/cam/{path}") as answers:
+            eventually(lambda: server.node.sources._waiting.get("cam"))
+            client.post("/trickle/cam/0", content=b"first")
+            client.post("/trickle/cam/1", content=b"second")
+        assert [answer.content for answer in answers] == [b"first"]
+    assert server.problems == []
+
+
+@pytest.mark.parametrize("ends", [True, False], ids=["ended", "left open"])
+def test_who_comes_while_a_source_stops_waits_for_it_to_begin_again(
+    ends: bool, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    """And does not hear that the channel ends, though it is still there. One who follows it does."""
+    gate = stand_in(monkeypatch, tmp_path)
+    with local_server(source={"cam": DEMAND}) as server, client_of(server) as client:
+        sources = server.node.sources
+        with asking(client, "/trickle/cam/-1"):
+            eventually(lambda: sources._waiting.get("cam"))
+            client.post("/trickle/cam/0", content=b"old")
+        eventually(lambda: sources._sources["cam"].stops)
+        with asking(client, "/trickle/cam/1") as follower, asking(client, "/trickle/cam/-1") as newcomer:
+            eventually(lambda: sources._waiting["cam"] and server.plane.registry.channels["cam"].readers)
+            if ends:
+                client.delete("/trickle/cam")
+            gate.touch()
+            eventually(lambda: not sources._sources["cam"].stops)
+            client.post(f"/trickle/cam/{0 if ends else 1}", content=b"new")
+        assert [(one.status_code, one.content) for one in newcomer] == [(200, b"new")]
+        assert [one.content for one in follower] == [b"" if ends else b"new"]
+    assert server.problems == []
+
+
+def test_a_player_of_hls_that_polls_keeps_a_source_going(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    """Though each of its requests is over at once, and no look at the sources sees one."""
+    stand_in(monkeypatch, tmp_path).touch()
+    monkeypatch.setattr(service, "LOOK_S", 3600)
+    clip = make_clip(tmp_path / "clip.ts").read_bytes()
+    with local_server(source={"cam": DEMAND}) as server, client_of(server) as client:
+        sources = server.node.sources
+        with asking(client, "/trickle/cam/media.m3u8") as answers:
+            eventually(lambda: sources._waiting.get("cam"))
+            client.post("/trickle/cam/0", content=clip, headers={"Content-Type": "video/mp2t"})
+        assert answers[0].status_code == 200
+        asked_at = sources._asked_at["cam"]
+        assert client.get("/trickle/cam/media.m3u8").status_code == 200
+        assert sources._asked_at["cam"] > asked_at
+
+
 def test_a_reader_of_a_source_that_never_answers(monkeypatch: pytest.MonkeyPatch) -> None:
     """It waits for a while, and is told when to come back. The process is stopped when nobody wants it any more."""
     monkeypatch.setattr(service, "WAIT_S", 0.5)
