@@ -286,6 +286,9 @@ class Plan:
         self._held = False  # a refusal was counted; those of other requests cost nothing more until the next request
         self._reached = False  # a request has reached the server
         self._published = False  # the server has taken a segment
+        self._first = self.numbering.next  # the seq with which it begins the channel, or its next epoch
+        self._resets = False  # the first segment says so, too: it begins the next epoch of a channel that has ended
+        self._ended_epoch: int | None = None  # the channel's last one, if it had ended before this publisher began
         self._busy = 0  # refusals because another client publishes
 
     @property
@@ -323,8 +326,10 @@ class Plan:
         if isinstance(outcome, Answer) and (head := head_of(outcome)) is not None:
             self._learn(outcome)
             self.uncertain = False
-            over = outcome.closed or outcome.status != wire.Status.OK  # the first segment begins the next epoch
-            self.numbering.place(head, None if over else outcome.natural(wire.EPOCH))
+            epoch = outcome.natural(wire.EPOCH)
+            if outcome.closed or outcome.status != wire.Status.OK:  # the first segment begins the next epoch
+                self._first, self._ended_epoch, epoch = head, epoch, None
+            self.numbering.place(head, epoch)
             return Advance()
         return self._retry(outcome, error_of(outcome, None))
 
@@ -342,7 +347,7 @@ class Plan:
             case Lost() | Answer(status=wire.Status.TOO_MANY_REQUESTS) | Answer(status=500 | 502 | 503 | 504):
                 return self._retry(outcome, error, lived_s=lived_s)
             case Answer(status=wire.Status.OK | wire.Status.NOT_FOUND) if isinstance(error, ChannelEnded):
-                stop = error if self.numbering.newest >= 0 else None
+                stop = error if self.numbering.newest >= 0 and not self._ended_before(outcome) else None
             case Answer(status=wire.Status.NOT_FOUND):
                 self.numbering.begin_epoch(since=since)
             case Answer() if (head := head_of(outcome)) is not None:
@@ -378,7 +383,8 @@ class Plan:
         exposed = ticket.exposed and ticket.renewals == numbering.renewals
         if exposed and not self.keeps_keys:
             return self._drop(ticket, ConnectionLost(seq=ticket.seq, detail="this server would double what it has"))
-        reset, final = ticket.reset or numbering.leaps(ticket.seq), ticket.final or ticket.exposed != exposed
+        reset = ticket.reset or numbering.leaps(ticket.seq) or (self._resets and ticket.seq == self._first)
+        final = ticket.final or ticket.exposed != exposed
         return Ticket(
             *(ticket.seq, ticket.key, ticket.attempt, reset, exposed, final),
             *(numbering.renewals, numbering.confirmed, self._life, numbering.epoch),
@@ -398,6 +404,10 @@ class Plan:
                 return self._on_missing(ticket, error, progress, unwritten=_is_unwritten(outcome))
             case Superseded(epoch=int()) | ChannelNotFound() if ticket.epoch is not None:
                 return self._on_other_epoch(ticket, error, progress)
+            case ChannelEnded() if progress.held and self._may_begin(ticket, outcome):
+                delay_s = self._clock.after_answer(error, progress.lived_s, known=ticket.attempt == 1)
+                self._resets = True
+                return self._stop(error) if delay_s is None else RetryAfter(delay_s, error=error)
             case Superseded():
                 return self._on_conflict(ticket, error, progress)
             case SegmentTooLarge() if progress.begun:
@@ -514,6 +524,22 @@ class Plan:
 
     def _note(self, outcome: ExchangeOutcome) -> None:
         self._reached |= not isinstance(outcome, Lost) or (outcome.connected and not outcome.waited_s)
+
+    def _may_begin(self, ticket: Ticket, outcome: ExchangeOutcome) -> bool:
+        """Whether a channel that has ended can begin anew with this publisher's first segment: the server was not told
+        that it is a beginning (a number above 0 is one with a reset only), or a later segment has overtaken it.
+
+        A 200 tells of an end under this request, and so of this publisher's own epoch.
+        """
+        if not isinstance(outcome, Answer) or outcome.status != wire.Status.NOT_FOUND or ticket.exposed:
+            return False
+        if self._first is None or self.numbering.confirmed >= 0 or self.numbering.renewals:
+            return False
+        return ticket.seq > self._first or (ticket.seq == self._first > 0 and not ticket.reset)
+
+    def _ended_before(self, answer: Answer) -> bool:
+        """Whether the end that an answer tells of is that of the epoch before this publisher's first one."""
+        return not self._published and answer.natural(wire.EPOCH) == self._ended_epoch is not None
 
     def _is_ours(self, numbering: str) -> bool:
         """Whether a numbering is the one with which this publisher publishes."""

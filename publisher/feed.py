@@ -20,6 +20,7 @@ import anyio
 from anyio.abc import TaskGroup
 
 from tricklecast.publisher.client import Publisher, SegmentWriter
+from tricklecast.publisher.core import Receipt
 from tricklecast.publisher.steps import Chunk, IsStopped, Step
 from tricklecast.trickle.client.tasks import Notifier
 from tricklecast.trickle.errors import BrokenByPeer, SegmentDropped, SegmentTooLarge, TrickleError
@@ -235,7 +236,13 @@ class Feed:
             segment._seen = True  # the next lines tell it
             self.totals.lost += 1
             self._warn(f"segment {segment.seq} is lost: no answer within {CONFIRM_S:g} s")
+        self._in_flight.clear()
         return self.totals
+
+    @property
+    def unconfirmed(self) -> int:
+        """Segments that no line has told, and that the server had not confirmed when the publisher ended."""
+        return sum(size > 0 and not isinstance(one._result, Receipt) for one, size in self._in_flight.items())
 
     async def _begin(self, tasks: TaskGroup) -> SegmentWriter:
         """Enter the next segment."""
@@ -263,19 +270,21 @@ class Feed:
         try:
             await segment.settled()
             self.totals.segments += 1
+            self._in_flight.pop(segment, None)
         except SegmentDropped:
             self.totals.dropped += 1
+            self._in_flight.pop(segment, None)
             self._warn(f"segment {segment.seq} is dropped: {self._publisher.trouble or 'the network is too slow'}")
         except Exception as error:
             if self._publisher.error is None and isinstance(error, BrokenByPeer):
                 self.totals.lost += 1
+                written = self._in_flight.pop(segment, 0)
                 self._warn(f"segment {segment.seq} is lost: {error}")
                 if isinstance(error, SegmentTooLarge):
-                    self._shorten(self._in_flight[segment])
+                    self._shorten(written)
             elif self._failure is None:
                 self._failure = error
                 tasks.cancel_scope.cancel()
         finally:
             self._settling -= 1
             self._settled.notify()
-        self._in_flight.pop(segment, None)

@@ -19,7 +19,6 @@ from tricklecast.publisher.client import Publisher, WriterOptions
 from tricklecast.publisher.events import (
     Disconnected,
     Failed,
-    Finished,
     Forgotten,
     PublisherEvent,
     Reconnected,
@@ -72,13 +71,9 @@ async def run(
     running = anyio.CancelScope()
     feed: Feed | None = None
     how = STOPPED
-    all_told = False  # the feed has told each segment that was not confirmed
-    unconfirmed = 0  # segments that nobody has told by the end
-
     refused: set[int | None] = set()  # the statuses of refusals since a segment was last taken: each is said once
 
     def on_event(event: PublisherEvent) -> None:
-        nonlocal unconfirmed
         match event:
             case Retrying(error, attempt=2) if feed is None:
                 status.say(f"warning: {error}; trying again")
@@ -95,8 +90,6 @@ async def run(
                 status.say(str(event))
             case Forgotten():
                 status.say(f"warning: {event}")
-            case Finished(unconfirmed=seqs) if not all_told:
-                unconfirmed = len(seqs)
 
     def made() -> Publisher:
         """A publisher of what the source is, which is known once it is open."""
@@ -124,7 +117,6 @@ async def run(
                         await feed.run()
                     if publisher.error is not None:
                         raise publisher.error
-                    all_told = True
                     how = "interrupted before the end of the channel"  # unless the next line is done
                     how = await _leave(publisher, leave_open)
                 except anyio.get_cancelled_exc_class():
@@ -145,7 +137,7 @@ async def run(
         raise TrickleError(_who_else(error)) from error
     finally:
         if feed is not None and not isinstance(publisher.error, ChannelBusy):
-            status.say(status.summary(feed.totals, publisher.statistics(), how, unconfirmed))
+            status.say(status.summary(feed.totals, publisher.statistics(), how, feed.unconfirmed))
     return feed.totals
 
 

@@ -652,6 +652,72 @@ def test_a_channel_that_ended_meanwhile_has_ended() -> None:
     assert located(plan, answer(404, Closed="terminated")) == Advance()
 
 
+def test_a_chosen_number_begins_a_channel_that_has_ended() -> None:
+    """With a reset, and once: a server that lets nobody create channels says the same again."""
+    plan = Plan(7, rng=TopRandom())
+    ended = answer(404, Latest=3, Epoch=1, Closed="terminated")
+    ticket = opened(plan)
+    assert not ticket.reset
+    assert isinstance(plan.on_post(ticket, ended, IDLE), RetryAfter)
+    again = plan.before_request(ticket.again())
+    assert isinstance(again, Ticket)
+    assert again.reset
+    follower = opened(plan)
+    assert not follower.reset
+    assert isinstance(plan.on_post(follower, ended, IDLE), RetryAfter)  # it has overtaken the first one
+    assert isinstance(plan.on_post(again, ended, IDLE), Stop)
+
+
+def test_a_segment_that_overtakes_the_first_one_of_a_new_epoch_waits() -> None:
+    """The server takes seq 0 for a beginning, and seq 1 for a late-comer of the epoch before; for some time only."""
+    plan = Plan("resume", rng=TopRandom(), budget=RetryBudget(0, 1))
+    ended = answer(404, Latest=6, Epoch=3, Closed="terminated")
+    plan.on_next(answer(200, Latest=6, Epoch=3, Closed="terminated"))
+    first, second = take(plan), opened(plan)
+    for expected in (RetryAfter, RetryAfter, Stop):
+        verdict = plan.on_post(second, ended, IDLE)
+        assert isinstance(verdict, expected)
+        again = plan.before_request(second.again())
+        assert isinstance(again, Ticket)
+        second = again
+    plan = Plan("resume", rng=TopRandom())
+    plan.on_next(answer(404))
+    assert isinstance(plan.on_post(first, ended, IDLE), Stop)  # the server takes nobody's beginning
+
+
+@pytest.mark.parametrize("status", [200, 404])
+def test_the_end_of_a_channel_that_this_publisher_may_have_begun_is_final(status: int) -> None:
+    """Its first segment was on its way: the server may have begun the channel with it."""
+    plan = Plan(7, rng=TopRandom())
+    ticket = opened(plan)
+    if status == 404:
+        assert isinstance(plan.on_post(ticket, lost(), HALF), RetryAfter)
+        ticket = ticket.again(exposed=True)
+        plan.keeps_keys = True
+        again = plan.before_request(ticket)
+        assert isinstance(again, Ticket)
+        ticket = again
+    verdict = plan.on_post(ticket, answer(status, Latest=8, Closed="terminated", Size=10), HALF)
+    assert isinstance(verdict, Stop)
+    assert isinstance(verdict.error, errors.ChannelEnded)
+
+
+def test_a_channel_that_had_ended_before_is_begun() -> None:
+    """A server that was away before a byte came through tells of the same end again; a later end is a later epoch's."""
+    for epoch, expected in ((3, Advance), (4, Stop)):
+        plan = Plan("resume", rng=TopRandom())
+        assert plan.on_next(answer(200, Latest=6, Epoch=3, Closed="terminated")) == Advance()
+        ticket = take(plan)
+        assert isinstance(plan.on_post(ticket, lost(connected=False), WAITING), RetryAfter)
+        assert isinstance(located(plan, answer(404, Latest=6, Epoch=epoch, Closed="terminated")), expected)
+    plan = Plan("resume", rng=TopRandom())
+    plan.on_next(answer(200, Latest=6, Epoch=3, Closed="terminated"))
+    plan.on_post(take(plan), answer(200, Size=10), WHOLE)
+    plan.on_post(take(plan), lost(), HALF)
+    verdict = located(plan, answer(404, Latest=1, Epoch=3, Closed="terminated"))
+    assert isinstance(verdict, Stop)  # it has published: that is the end of its own segments
+
+
 def test_a_server_without_that_question_is_taken_at_its_word() -> None:
     """It says what it thinks of a segment when that comes; nothing is sent that it could double."""
     plan, ticket = started()

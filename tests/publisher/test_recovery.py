@@ -342,3 +342,17 @@ def test_a_killed_server_that_comes_back_gets_the_rest() -> None:
                 assert (pub.statistics().lost, pub.error) == (0, None)
 
     run(main())
+
+
+def test_a_channel_that_has_just_ended_begins_at_any_number(server: LocalServer) -> None:
+    """A program that chooses its first number need not wait until the server has forgotten the channel."""
+
+    async def main() -> None:
+        url = f"http://127.0.0.1:{server.port}/trickle/again"
+        async with Publisher(url) as first:
+            await first.publish(b"old")
+        async with Publisher(url, start=5) as second:
+            assert (await second.publish(b"new")).seq == 5
+            assert (await get(server, "again", 5)).content == b"new"
+
+    run(main())

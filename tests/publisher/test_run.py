@@ -20,7 +20,7 @@ from tricklecast.publisher.run import Status, _who_else, run
 from tricklecast.publisher.segments import PublisherStatistics
 from tricklecast.publisher.steps import Chunk, IsStopped, Report, SegmentEnd, Step
 from tricklecast.trickle import wire
-from tricklecast.trickle.errors import Superseded, error_for
+from tricklecast.trickle.errors import Superseded, TrickleError, error_for
 from tricklecast.trickle.terminal import Screen
 
 
@@ -150,6 +150,30 @@ def test_interrupted_without_a_server_it_says_what_is_not_confirmed(monkeypatch:
             source.over.set()
         assert "published 0 segments" in said.getvalue()
         assert "1 not confirmed; interrupted, and the channel is not ended: " in said.getvalue()
+
+    run_in_loop(main())
+
+
+def test_segments_that_a_failed_publisher_still_had_are_counted() -> None:
+    """A server that comes back with another publisher's channel takes none of them: the last line says how many."""
+
+    async def main() -> None:
+        trickle, said = Trickle(), io.StringIO()
+
+        async def taken(peer: Peer, head: Head) -> None:
+            while await peer.chunk():
+                pass
+            trickle.head, trickle.epoch = 100, 1  # what the server says from now on
+            # the connection ends without an answer
+
+        trickle.instead = {"POST 0": [taken]}
+        source = OneSegment(ends=False)
+        async with fake_server(trickle) as server:
+            with pytest.raises(TrickleError, match="another publisher has taken over"):
+                await run(f"{server.base}/c", source, screen=Screen(said))
+            source.over.set()
+        assert "published 0 segments" in said.getvalue()
+        assert "1 not confirmed; stopped by an error\n" in said.getvalue()
 
     run_in_loop(main())
 
