@@ -468,7 +468,7 @@ class Publisher:
     async def _ask(
         self,
         request: Callable[[int], Awaitable[ExchangeOutcome]],
-        decide: Callable[[ExchangeOutcome], Advance | RetryAfter | Stop],
+        decide: Callable[[ExchangeOutcome, float], Advance | RetryAfter | Stop],
     ) -> None:
         """Make a request until the plan has the answer that it needs; the request is given the number of attempts.
 
@@ -476,7 +476,7 @@ class Publisher:
             TrickleError: the plan has given up.
         """
         for attempt in count(1):
-            match decide(await request(attempt)):
+            match decide(await request(attempt), anyio.current_time()):
                 case Advance():
                     return
                 case RetryAfter(delay_s, error=error):

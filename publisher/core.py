@@ -12,7 +12,7 @@ While :attr:`Plan.uncertain`, no segment is sent: the caller asks for the positi
 
 Rules (docs/reference/protocol.md, sections 3, 5 and 6):
 
-- A request that failed is never repeated at once (:class:`RetryClock`).
+- A request that failed is never repeated at once (:class:`~tricklecast.trickle.client.retry.Retries`).
 - A status that says no (any 4xx other than 409, 429 and 470) is final.
 - A 429 or 5xx holds for the channel: no other request is begun before its time.
 - A segment is sent again only while all of its bytes are held, and only where they cannot be doubled: the server keeps
@@ -45,8 +45,9 @@ from typing import Final, Literal, NamedTuple
 from tricklecast.trickle import wire
 from tricklecast.trickle.backoff import Backoff, RetryBudget
 from tricklecast.trickle.client.answers import Answer, ExchangeOutcome, Lost
-from tricklecast.trickle.client.retry import MAX_RETRY_AFTER_S, MIN_DELAY_S, RECONNECT_S, Retries, Stop, limit_of
+from tricklecast.trickle.client.retry import IDLE_S, RECONNECT_S, Retries, Stop
 from tricklecast.trickle.errors import (
+    BrokenByPeer,
     ChannelBusy,
     ChannelEnded,
     ChannelNotFound,
@@ -73,23 +74,6 @@ in flight."""
 LOOSE: Final = 64
 """Segments that were given up and may still arrive at a server: more than leave in the time for which a proxy can hold
 a request back."""
-
-LONG_S: Final = 10.0
-"""A preconnect that stood this long and then broke was cut for idleness (by a load balancer, say). Replacing it is
-ordinary work, not a retry."""
-
-OUTAGE_S: Final = 15.0
-"""Waiting for a server that cannot be reached costs nothing for this long, in seconds: about the time of a restart. All
-of the time after it costs one token."""
-
-OUTAGE_DELAY_S: Final = 0.25
-"""The shortest delay in an outage after its first few retries, so that a few seconds do not see many requests."""
-
-LONG_OUTAGE_DELAY_S: Final = 1.0
-"""The same after :data:`OUTAGE_S`."""
-
-FIRST_RETRIES: Final = 3
-"""Retries before :data:`OUTAGE_DELAY_S` applies."""
 
 BUSY_RETRIES: Final = 2
 """How often a publisher whose channel is busy asks again, if the other publisher has no connection any more."""
@@ -182,6 +166,7 @@ class Progress(NamedTuple):
     held: bool = True  # all of those bytes are still held, so that the body can be sent from its start
     first_byte_s: float | None = None  # as in a receipt
     answered_s: float | None = None
+    now: float = 0.0  # seconds on a monotonic clock
 
     @property
     def begun(self) -> bool:
@@ -249,10 +234,13 @@ def error_of(outcome: ExchangeOutcome, seq: int | None) -> TrickleError | None:
 class Plan:
     """The decisions of one publisher.
 
+    In its methods, ``now`` is seconds on a monotonic clock, and ``lived_s`` is for how many a request was under way.
+
     Args:
         name: begins every ``Idempotency-Key`` and names the numbering; must be unique among publishers.
+        rng: where jitter comes from.
         backoff, budget: as for :class:`~tricklecast.trickle.client.retry.Retries`.
-        outage_s: as for :class:`RetryClock`.
+        outage_s: its ``reconnect_s``.
 
     Attributes:
         numbering: hands out seqs.
@@ -282,7 +270,8 @@ class Plan:
         self._name = name
         self._keys = 0  # number of keys that were made
         self._life = ""  # the numbering, as Lp-Trickle-Life names it; empty until the first seq is known
-        self._clock = RetryClock(rng, backoff, budget, outage_s=outage_s)
+        self._rng = rng
+        self._retries = Retries(backoff, budget, reconnect_s=outage_s)
         self._held = False  # a refusal was counted; those of other requests cost nothing more until the next request
         self._reached = False  # a request has reached the server
         self._published = False  # the server has taken a segment
@@ -320,7 +309,7 @@ class Plan:
         self._reached = True
         self.numbering.flow(ticket.seq)
 
-    def on_next(self, outcome: ExchangeOutcome) -> Advance | RetryAfter | Stop:
+    def on_next(self, outcome: ExchangeOutcome, now: float) -> Advance | RetryAfter | Stop:
         """The first ``GET /{channel}/next`` was answered or lost. After ``Advance``, the next seq is known."""
         self._note(outcome)
         if isinstance(outcome, Answer) and (head := head_of(outcome)) is not None:
@@ -331,21 +320,22 @@ class Plan:
                 self._first, self._ended_epoch, epoch = head, epoch, None
             self.numbering.place(head, epoch)
             return Advance()
-        return self._retry(outcome, error_of(outcome, None))
+        return self._retry(outcome, error_of(outcome, None), now)
 
-    def on_located(self, outcome: ExchangeOutcome, since: int, lived_s: float = 0.0) -> Advance | RetryAfter | Stop:
+    def on_located(
+        self, outcome: ExchangeOutcome, since: int, now: float, lived_s: float = 0.0
+    ) -> Advance | RetryAfter | Stop:
         """A later ``GET /{channel}/next`` was answered or lost. After ``Advance``, segments may be sent again.
 
         Args:
             since: ``numbering.confirmed`` when the request was made.
-            lived_s: seconds since the request was made.
         """
         self._note(outcome)
         error = error_of(outcome, None)
         stop: TrickleError | None = None
         match outcome:
             case Lost() | Answer(status=wire.Status.TOO_MANY_REQUESTS) | Answer(status=500 | 502 | 503 | 504):
-                return self._retry(outcome, error, lived_s=lived_s)
+                return self._retry(outcome, error, now, lived_s)
             case Answer(status=wire.Status.OK | wire.Status.NOT_FOUND) if isinstance(error, ChannelEnded):
                 stop = error if self.numbering.newest >= 0 and not self._ended_before(outcome) else None
             case Answer(status=wire.Status.NOT_FOUND):
@@ -365,16 +355,16 @@ class Plan:
         if stop is not None:
             return self._stop(stop)
         self.uncertain = False
-        self._clock.located()
+        self._retries.back()
         return Advance()
 
-    def on_delete(self, outcome: ExchangeOutcome) -> Advance | RetryAfter | Stop:
+    def on_delete(self, outcome: ExchangeOutcome, now: float) -> Advance | RetryAfter | Stop:
         """``DELETE /{channel}`` was answered or lost. A channel that is gone already counts as ended."""
         self._note(outcome)
         gone = (wire.Status.OK, wire.Status.BAD_REQUEST, wire.Status.NOT_FOUND)
         if isinstance(outcome, Answer) and outcome.status in gone:
             return Advance()
-        return self._retry(outcome, error_of(outcome, None))
+        return self._retry(outcome, error_of(outcome, None), now)
 
     def before_request(self, ticket: Ticket) -> Ticket | Advance:
         """Call this right before a request: it returns the ticket to use, or ``Advance`` if bytes could be doubled."""
@@ -405,7 +395,7 @@ class Plan:
             case Superseded(epoch=int()) | ChannelNotFound() if ticket.epoch is not None:
                 return self._on_other_epoch(ticket, error, progress)
             case ChannelEnded() if progress.held and self._may_begin(ticket, outcome):
-                delay_s = self._clock.after_answer(error, progress.lived_s, known=ticket.attempt == 1)
+                delay_s = self._refused(error, progress.lived_s, known=ticket.attempt == 1)
                 self._resets = True
                 return self._stop(error) if delay_s is None else RetryAfter(delay_s, error=error)
             case Superseded():
@@ -422,7 +412,7 @@ class Plan:
             return self._drop(ticket, error)
         self.uncertain |= exposed and self.keeps_keys is None and isinstance(outcome, Answer)
         known = self.uncertain if isinstance(outcome, Lost) else self._held
-        decision = self._retry(outcome, error, lived_s=progress.lived_s, known=known)
+        decision = self._retry(outcome, error, progress.now, progress.lived_s, known=known)
         return replace(decision, exposed=exposed) if isinstance(decision, RetryAfter) else decision
 
     def _on_ok(self, ticket: Ticket, answer: Answer, progress: Progress) -> Decision:
@@ -439,7 +429,7 @@ class Plan:
         self.numbering.settle(ticket.seq, closed=True)
         repeated = progress.over and ticket.exposed and stored is not None
         if (progress.ended or repeated) and (stored is None or stored >= progress.handed):
-            self._clock.published()
+            self._retries.worked()
             self._published = True
             if not (self._held or self.uncertain):  # otherwise the request began before the failure, and proves nothing
                 self.trouble = None
@@ -460,7 +450,7 @@ class Plan:
             return self._stop(Superseded(error.status, seq=ticket.seq, detail=why, latest=error.latest))
         if not progress.held:
             return self._drop(ticket, error)
-        if (delay_s := self._clock.after_answer(error, progress.lived_s)) is None:
+        if (delay_s := self._refused(error, progress.lived_s)) is None:
             return self._stop(error)
         seq = self.numbering.move(ticket.seq, error.latest, begun=progress.begun)
         return RetryAfter(delay_s, error=error) if seq is None else Resync(delay_s, seq, error)
@@ -484,7 +474,7 @@ class Plan:
                 self.uncertain |= epoch != self.numbering.epoch
         if not progress.held:
             return self._drop(ticket, error)
-        delay_s = self._clock.after_answer(error, progress.lived_s, known=known)
+        delay_s = self._refused(error, progress.lived_s, known=known)
         return self._stop(error) if delay_s is None else RetryAfter(delay_s, error=error)
 
     def _on_busy(self, ticket: Ticket, error: ChannelBusy, progress: Progress) -> RetryAfter | Stop:
@@ -494,7 +484,7 @@ class Plan:
         self._busy += 1
         if error.retry_after is None or self._busy > BUSY_RETRIES or not progress.held:
             return self._stop(error)
-        delay_s = self._clock.after_answer(error, progress.lived_s, known=self._held)
+        delay_s = self._refused(error, progress.lived_s, known=self._held)
         self._held = True
         return self._stop(error) if delay_s is None else RetryAfter(delay_s, error=error, holds=True)
 
@@ -514,7 +504,7 @@ class Plan:
         return self.numbering.compare(head, since, unwritten=unwritten)
 
     def _resync(self, ticket: Ticket, to: int, error: TrickleError, progress: Progress) -> Resync | Stop:
-        if (delay_s := self._clock.after_answer(error, progress.lived_s)) is None:
+        if (delay_s := self._refused(error, progress.lived_s)) is None:
             return self._stop(error)
         return Resync(delay_s, self.numbering.skip(ticket.seq, to, begun=progress.begun), error)
 
@@ -550,26 +540,43 @@ class Plan:
             self.keeps_keys = header_int(answer.headers, wire.EPOCH) is not None
 
     def _retry(
-        self, outcome: ExchangeOutcome, error: TrickleError | None, *, lived_s: float = 0.0, known: bool = False
+        self,
+        outcome: ExchangeOutcome,
+        error: TrickleError | None,
+        now: float,
+        lived_s: float = 0.0,
+        *,
+        known: bool = False,
     ) -> RetryAfter | Stop:
         if error is None:
             assert isinstance(outcome, Answer)
             return self._stop(error_for(outcome.status, outcome.headers, detail=outcome.detail))
         # A server that was never reached is not waited for: most likely the URL is wrong. So it is if a server that has
         # taken nothing yet says that another one takes the channel. Later it may have been promoted meanwhile.
-        misled = isinstance(error, Refused) and error.elsewhere and not (self._published or self._clock.endless)
+        misled = isinstance(error, Refused) and error.elsewhere and not (self._published or self._retries.endless)
         if not _may_retry(error) or not self._reached or misled:
             return self._stop(error)
         self.trouble = error
         if isinstance(outcome, Lost):
             self.uncertain = True
-            delay_s = self._clock.after_loss(outcome, lived_s, known=known)
+            if outcome.connected and not outcome.waited_s and lived_s >= IDLE_S and not known:
+                self._retries.worked()  # a preconnect: replacing it is ordinary work
+            delay_s = self._retries.outlast(now, self._rng, known=known)
         else:
             self._held = True
-            delay_s = self._clock.after_answer(error, lived_s, known=known)
+            known |= lived_s >= IDLE_S
+            delay_s = self._retries.failed(outcome.status, outcome.retry_after_s, now, self._rng, known=known)
         if delay_s is None:
             return self._stop(error)
         return RetryAfter(delay_s, holds=not isinstance(outcome, Lost), error=error)
+
+    def _refused(self, error: TrickleError, lived_s: float, *, known: bool = False) -> float | None:
+        """Seconds to wait after an answer that is no failure of the server; ``None``: give up.
+
+        A preconnect that stood for long is replaced for nothing.
+        """
+        retry_after_s = error.retry_after if isinstance(error, BrokenByPeer) else None
+        return self._retries.refused(self._rng, retry_after_s, known=known or lived_s >= IDLE_S)
 
     def _stop(self, error: TrickleError) -> Stop:
         self.error = error
@@ -785,102 +792,3 @@ class Numbering:
         while seq in self._unsettled:
             seq += 1
         return seq
-
-
-class RetryClock:
-    """Counts failures and says how long to wait after the next one, and when to give up.
-
-    - Every retry waits for a random delay of at least ``MIN_DELAY_S``, on top of ``Retry-After`` if there is one.
-    - Every retry is paid from a budget that published segments refill, except after :data:`LONG_S` of a quiet
-      preconnect, and without a connection: an outage that is longer than :data:`OUTAGE_S` costs one retry.
-    - Requests that failed at the same time are paid for once.
-    - A server that cannot be reached, or does not answer, or for which a proxy says so (a 5xx without
-      ``Retry-After``), is waited for ``outage_s`` seconds in all.
-
-    Args:
-        backoff, budget: as for :class:`~tricklecast.trickle.client.retry.Retries`.
-        outage_s: the limit of an outage, in seconds; ``None``: there is none, and no refusal for the moment is final.
-    """
-
-    def __init__(
-        self,
-        rng: Random,
-        backoff: Backoff | None = None,
-        budget: RetryBudget | None = None,
-        *,
-        outage_s: float | None = RECONNECT_S,
-    ) -> None:
-        self._rng = rng
-        self._retries = Retries(backoff, budget, endless=outage_s is None)
-        self._limit_s = limit_of(outage_s)
-        self._outage_s = 0.0  # the length of the present outage
-        self._is_paid = False  # it was paid for
-
-    @property
-    def endless(self) -> bool:
-        """Whether no refusal for the moment is final."""
-        return self._retries.endless
-
-    def published(self) -> None:
-        """The server has stored a segment: all is well."""
-        self._end_outage()
-        self._retries.succeeded()
-
-    def located(self) -> None:
-        """The server is back: it is not asked slowly because it was away for long."""
-        self._retries.failures = min(self._retries.failures, 1)
-
-    def _end_outage(self) -> None:
-        self._outage_s, self._is_paid = 0.0, False
-
-    def after_loss(self, lost: Lost, lived_s: float, *, known: bool) -> float | None:
-        """How many seconds to wait after a lost connection; ``None``: give up.
-
-        Args:
-            lived_s: how long after the request was begun.
-            known: others were lost before it, at the same time; one of them has paid, and will ask for the position.
-        """
-        in_vain_s = lost.waited_s if lost.connected else lived_s
-        if lost.connected and not in_vain_s and lived_s >= LONG_S:
-            self._retries.failures = 0
-            self._end_outage()
-        elif not known and not self._can_outlast(in_vain_s):
-            return None
-        return self._outlast(in_vain_s, known=known)
-
-    def after_answer(self, error: TrickleError, lived_s: float, *, known: bool = False) -> float | None:
-        """How many seconds to wait before another request; ``None``: give up.
-
-        Args:
-            lived_s: how long after the request was begun.
-            known: another request was told the same, and has paid.
-        """
-        if isinstance(error, Refused) and (error.status or 0) >= 500 and error.retry_after is None and lived_s < LONG_S:
-            # A proxy's, most likely, with nobody behind it: an outage like any other.
-            return self._outlast(0.0, known=known) if known or self._can_outlast(0.0) else None
-        floor_s = getattr(error, "retry_after", None) or 0.0
-        if floor_s > MAX_RETRY_AFTER_S and not self._retries.endless:
-            return None
-        if not known and lived_s < LONG_S:
-            return self._retries.refused(self._rng, floor_s)
-        if not known:
-            self._retries.failures = 1
-        return self._retries.delay_s(self._rng, floor_s)
-
-    def _outlast(self, in_vain_s: float, *, known: bool) -> float:
-        self._retries.failures += not known
-        least_s = LONG_OUTAGE_DELAY_S if self._outage_s >= OUTAGE_S else OUTAGE_DELAY_S
-        if self._retries.failures <= FIRST_RETRIES:
-            least_s = MIN_DELAY_S
-        delay_s = max(least_s, self._retries.delay_s(self._rng))
-        if not known:
-            self._outage_s += delay_s + in_vain_s
-        return delay_s
-
-    def _can_outlast(self, in_vain_s: float) -> bool:
-        if self._outage_s + in_vain_s >= self._limit_s:
-            return False
-        if self._outage_s < OUTAGE_S:
-            return True
-        self._is_paid = self._is_paid or self._retries.pay()
-        return self._is_paid

@@ -779,7 +779,9 @@ class Segments:
         now, segment = self.now(), upload.segment
         progress = Progress(
             *(sending.sent, sending.ended, now - begun_at, body.handed, body.over, body.held),
-            *((None, None) if segment is None else (segment._first_byte_s, now - segment._entered_at)),
+            first_byte_s=None if segment is None else segment._first_byte_s,
+            answered_s=None if segment is None else now - segment._entered_at,
+            now=now,
         )
         self._note(outcome)
         self._leave_node(outcome)
@@ -885,7 +887,7 @@ class Segments:
             self._start(self._locate)
 
     async def _locate(self) -> None:
-        attempt = 0
+        attempt = 0 if self._plan.trouble is None else 1  # the one that failed was the first
         try:
             while self._plan.uncertain and self.error is None and not self._stopped:
                 await anyio.sleep_until(self._pause_until)
@@ -895,7 +897,8 @@ class Segments:
                 outcome = await self._requests.next(attempt)
                 self._note(outcome)
                 self._leave_node(outcome)
-                decision = self._plan.on_located(outcome, since, self.now() - begun_at)
+                now = self.now()
+                decision = self._plan.on_located(outcome, since, now, now - begun_at)
                 self._tell_forgotten()
                 if isinstance(decision, RetryAfter):
                     self._pause_until = max(self._pause_until, self.now() + decision.delay_s)

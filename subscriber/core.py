@@ -22,8 +22,8 @@ The rules (docs/reference/protocol.md, sections 4 to 6):
   by the time it is asked for, at a newer one, further ahead each time. Any other reader goes on at the live edge.
 - If the server's head is behind what was read of the very same numbering (``Life``), the server was restarted and its
   publisher is sending again what was in flight. The cursor waits until the head has caught up.
-- An outage costs one token and a limited time, whether it shows as refused connections, resets or 5xx answers, or as
-  silence where a server answers at once.
+- An outage lasts for a limited time (:class:`~tricklecast.trickle.client.retry.Retries`), whether it shows as refused
+  connections, resets or 5xx answers, or as silence where a server answers at once.
 """
 
 from __future__ import annotations
@@ -35,8 +35,9 @@ from typing import Final, NamedTuple, TypeAlias
 from tricklecast.trickle import wire
 from tricklecast.trickle.backoff import Backoff, RetryBudget
 from tricklecast.trickle.client.answers import Answer
-from tricklecast.trickle.client.retry import RECONNECT_S, Outage, Retries, Stop, limit_of
+from tricklecast.trickle.client.retry import IDLE_S, RECONNECT_S, Retries, Stop
 from tricklecast.trickle.errors import (
+    ChannelNotFound,
     InvalidInput,
     InvalidSeq,
     Position,
@@ -58,15 +59,12 @@ MAX_CUT_S: Final = 10.0
 HEAD_RECHECKS: Final = 4
 """How often a head that seems to have gone back is checked again (about 2 s in all) before the cursor follows it."""
 
-JOIN_BACKOFF: Final = Backoff(base_s=0.25, cap_s=2.0)
-"""Delays while waiting for a channel to begin: short, since its first segments are wanted."""
-
-JOIN_TRIES: Final = 60
-"""After 60 of these delays (a minute), longer ones follow: a reader may wait for days."""
-
 REFERENCE_WINDOW: Final = 5
 """Segments that the Go reference server keeps. It does not send ``Earliest``, so the search starts this far back. The
 oldest of these is gone if its publisher has opened the next POST already, so the segment after it is asked for next."""
+
+
+WAIT_HINT: Final = "Subscriber(…, wait_for_channel_s=30) waits for its publisher"
 
 
 class OnLag(StrEnum):
@@ -299,17 +297,12 @@ class Cursor:
         budget: RetryBudget | None = None,
     ) -> None:
         self._on_lag = on_lag
-        self._wait_s = limit_of(wait_for_channel_s)
-        self._reconnect_s = limit_of(reconnect_s)
+        self._waits_for_channel = wait_for_channel_s != 0
         self._refresh_s = refresh_s
-        self._backoff = backoff or Backoff()
-        self._budget = budget or RetryBudget()
-        self.endless: Final = reconnect_s is None  # no failure for the moment ends it
-        self._retries = Retries(self._backoff, self._budget, endless=self.endless)
+        self._retries = Retries(backoff, budget, reconnect_s=reconnect_s, wait_s=wait_for_channel_s)
         self._head = 0
         self._begun_to_read_all = False
         self._hold = self._server_seen = self._channel_seen = False
-        self._outage = Outage()
         self._epoch: int | None = None
         self._life: str | None = None
         self._stand(start if isinstance(start, Start) else Start.parse(start))
@@ -331,7 +324,12 @@ class Cursor:
             self._epoch, self._life = start.position.epoch, start.position.life
         self._restarted, self._rechecks = False, 0
         self._late = 0  # how often in a row a segment that was chosen in the window had left it when it was asked for
-        self._outage.restart()
+        self._retries.restart()
+
+    @property
+    def endless(self) -> bool:
+        """Whether no failure for the moment ends it."""
+        return self._retries.endless
 
     def seek(self, start: Start, rng: Random, *, failed: bool = False) -> float:
         """Go elsewhere. The answer to an earlier request must not be reported any more.
@@ -369,8 +367,7 @@ class Cursor:
         Not so the ``next`` route, which a server answers at once: its silence is :meth:`lost`.
         """
         self._server_seen = True
-        self._outage.over()
-        self._budget.earn()
+        self._retries.worked()
         if self._asked is not None and self._asked < wire.SEQ_NEXT:
             # A seq relative to the head is answered at once unless nothing was ever written: then seq 0 comes first.
             self._asked, self._takes_any = 0, True
@@ -378,7 +375,7 @@ class Cursor:
     def moved(self) -> None:
         """A request goes to another node of the cluster: its channel may come there a little later."""
         if self._server_seen:
-            self._outage.lose(self._retries)
+            self._retries.lose()
 
     def finished(self) -> None:
         """A segment that is not empty was read to its end, or its user left it.
@@ -396,14 +393,14 @@ class Cursor:
         Returns:
             Seconds to wait before the next GET for the rest; ``None`` if time or budget are used up.
         """
-        if (floor_s or 0.0) > MAX_CUT_S or not self._outage.lose(self._retries):
+        if (floor_s or 0.0) > MAX_CUT_S or not self._retries.lose():
             return None
-        delay_s = self._outage.wait(MAX_CUT_S, now, rng, self._backoff)
-        return None if delay_s is None else self._retries.slowed(delay_s, rng) + (floor_s or 0.0)
+        delay_s = self._retries.wait(now, rng, MAX_CUT_S)
+        return None if delay_s is None else delay_s + (floor_s or 0.0)
 
     def resumed(self) -> None:
         """The rest of a cut segment is there."""
-        self._outage.over()
+        self._retries.over()
 
     def broken(self, error: TrickleError) -> Stop | None:
         """A segment's body was cut, and the rest cannot be had: hold the GET after the next :class:`Advance` back.
@@ -413,25 +410,27 @@ class Cursor:
         """
         self._retries.failures += 1
         self._hold = True
-        return None if self._outage.lose(self._retries) else Stop(error)
+        return None if self._retries.lose() else Stop(error)
 
     def lost(
-        self, error: TrickleError, now: float, rng: Random, *, connected: bool = True, taken: bool = False
+        self, error: TrickleError, now: float, rng: Random, *, taken: bool = False, waited_s: float = 0.0
     ) -> Decision:
         """The GET got no answer: the connection could not be made, or broke.
 
         Args:
             error: what happened; raised at last if nothing helps. A ``RemoteProtocolError`` is raised at once: the
                 peer does not speak the protocol.
-            connected: there was a connection. Without one the delays stay short: no server is there to overload.
             taken: there is a server, since it held the GET for a while. Without this, and before any answer, the
                 address is most likely wrong.
+            waited_s: for how long it did, before the connection broke, in seconds.
         """
         if isinstance(error, RemoteProtocolError):
             return Stop(error)
         if not (self._server_seen or taken):
-            return self._wait(error, now, rng)
-        return self._outlast(error, now, rng, short=not connected)
+            return self._again(self._retries.wait(now, rng), error)
+        if waited_s >= IDLE_S:
+            self._retries.worked()
+        return self._again(self._retries.outlast(now, rng), error)
 
     def answered(self, answer: Answer, now: float, rng: Random) -> Decision:
         """The GET that :meth:`ask` named was answered with this head."""
@@ -441,7 +440,8 @@ class Cursor:
             return self._closed(answer, now, rng)
         match answer.status:
             case status if status >= wire.Status.SERVER_ERROR:
-                return self._failed(answer, now, rng)
+                delay_s = self._retries.failed(answer.status, answer.retry_after_s, now, rng)
+                return self._again(delay_s, answer.error(self._asked))
             case wire.Status.OK:
                 return self._begun(answer, rng)
             case wire.Status.NOT_FOUND:
@@ -457,7 +457,7 @@ class Cursor:
     # Answers, by status.
 
     def _begun(self, answer: Answer, rng: Random) -> Decision:
-        self._outage.over()
+        self._retries.over()
         if self._asked is None:
             head = answer.natural(wire.LATEST)
             if head is None:
@@ -475,12 +475,14 @@ class Cursor:
 
     def _missing(self, answer: Answer, now: float, rng: Random) -> Decision:
         error = answer.error(self._asked)
-        if self._channel_seen and not self._outage.lost:
+        if self._channel_seen and not self._retries.lost:
             if not self.endless:
                 return Stop(error)
-            self._outage.lose(self._retries)
-        outcome = self._wait(error, now, rng)
-        if not self._outage.lost and not self._named:
+            self._retries.lose()
+        outcome = self._again(self._retries.wait(now, rng), error)
+        if isinstance(error, ChannelNotFound) and not (self._channel_seen or self._waits_for_channel):
+            error.hint = WAIT_HINT
+        if not self._retries.lost and not self._named:
             # The channel did not exist when it was requested, so everything that it will ever hold is new.
             self._asked, self._takes_any, self._expected = 0, True, None
         return outcome
@@ -495,13 +497,12 @@ class Cursor:
         if latest == asked:
             return self._retry(error, answer.retry_after_s, rng)
         if told is not None and self._follows and latest < asked and (told.first is None or told.name == self._life):
-            wait = self._outlast(error, now, rng, short=True)
+            wait = self._again(self._retries.outlast(now, rng), error)
             if isinstance(wait, RetryAfter):
                 return RetryAfter(wait.delay_s + (answer.retry_after_s or 0.0), error)
         earliest = answer.natural(wire.EARLIEST)
-        if self._outage.lost:
-            # The server is back. That this took long is no reason to be slow in asking it for another segment.
-            self._retries.failures = min(self._retries.failures, 1)
+        if self._retries.lost:
+            self._retries.back()
         elif earliest is None and self._follows and latest < asked and self._rechecks < HEAD_RECHECKS:
             # The reference server's head goes back for moments, when two requests of its publisher overtake each other.
             self._rechecks += 1
@@ -511,13 +512,6 @@ class Cursor:
         if latest > asked >= 0:
             return self._forward(asked, latest, answer, error, rng)
         return self._back(latest, earliest, answer, error, rng)
-
-    def _failed(self, answer: Answer, now: float, rng: Random) -> Decision:
-        error = answer.error(self._asked)
-        if answer.retry_after_s is None:
-            return self._outlast(error, now, rng, short=False)
-        self._outage.lost = True  # most likely it is about to be restarted
-        return self._retry(error, answer.retry_after_s, rng)
 
     def _without_next_route(self, answer: Answer, rng: Random) -> Decision:
         # Servers from before July 2026 do not know the route; there a refreshed wait may skip a segment.
@@ -610,7 +604,7 @@ class Cursor:
                 return self._another_life(asked, answer, rng)
             return End(latest)
         head = max(latest or 0, self._head)
-        if not self._channel_seen and self._wait_s > 0:
+        if not self._channel_seen and self._waits_for_channel:
             outcome = self._missing(answer, now, rng)
             return outcome if isinstance(outcome, RetryAfter) else End(self._missed(head))
         # The reference server ends a channel with an answer for the requested segment: that one is not missed.
@@ -694,21 +688,10 @@ class Cursor:
 
     # Delays.
 
-    def _outlast(self, error: TrickleError, now: float, rng: Random, *, short: bool) -> RetryAfter | Stop:
-        """Wait for a lost server. If the subscription still waits for its channel to begin, that wait goes on."""
-        if not self._outage.is_first and not self._outage.lose(self._retries):
-            return Stop(error)
-        return self._wait(error, now, rng, short=short)
-
-    def _wait(self, error: TrickleError, now: float, rng: Random, *, short: bool = True) -> RetryAfter | Stop:
-        self._attempt += 1
-        limit_s = max(self._wait_s, self._reconnect_s if self._outage.lost else 0.0)
-        is_short = short and self._outage.tries < JOIN_TRIES
-        delay_s = self._outage.wait(limit_s, now, rng, JOIN_BACKOFF if is_short else self._backoff)
-        return Stop(error) if delay_s is None else RetryAfter(self._retries.slowed(delay_s, rng), error)
-
     def _retry(self, error: TrickleError, floor_s: float | None, rng: Random) -> RetryAfter | Stop:
-        delay_s = self._retries.refused(rng, floor_s)
+        return self._again(self._retries.refused(rng, floor_s), error)
+
+    def _again(self, delay_s: float | None, error: TrickleError) -> RetryAfter | Stop:
         if delay_s is None:
             return Stop(error)
         self._attempt += 1

@@ -317,8 +317,9 @@ class Fetcher:
     def _lost(self, lost: Lost, requested_at: float) -> Decision:
         """Report a GET without an answer; return the cursor's decision."""
         now = self.runtime.now()
-        taken = lost.waited_s > 0 or (lost.connected and now - requested_at >= HELD_S)
-        outcome = self.cursor.lost(lost.error, now, self.runtime.rng, connected=lost.connected, taken=taken)
+        waited_s = now - requested_at if lost.connected and not lost.waited_s else 0.0
+        taken = lost.waited_s > 0 or waited_s >= HELD_S
+        outcome = self.cursor.lost(lost.error, now, self.runtime.rng, taken=taken, waited_s=waited_s)
         if isinstance(outcome, RetryAfter):
             self.monitor.emit(Retrying(outcome.error, outcome.delay_s, self.cursor.ask().attempt))
         return outcome

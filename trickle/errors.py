@@ -272,14 +272,20 @@ NOT_FOUND_WORDS: Final = frozenset({"Stream not found", "Invalid stream"})
 
 
 class ChannelNotFound(BrokenByPeer):
-    """404: the channel does not exist, and this request may not create it."""
+    """404: the channel does not exist, and this request may not create it.
+
+    Attributes:
+        hint: what the program can do.
+    """
+
+    _: KW_ONLY
+    hint: str = ""
 
     summary = "channel not found"
 
     def __str__(self) -> str:
-        if self.detail in NOT_FOUND_WORDS:
-            return f"{self.summary}{self.where}"
-        return super().__str__()
+        text = f"{self.summary}{self.where}" if self.detail in NOT_FOUND_WORDS else super().__str__()
+        return f"{text}; {self.hint}" if self.hint else text
 
 
 class SegmentMissing(BrokenByPeer):

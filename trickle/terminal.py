@@ -85,6 +85,7 @@ def no_channel(error: ChannelNotFound, url: str, hint: str = "") -> TrickleError
         hint: a sentence that says what the user can do.
     """
     if error.detail and error.detail not in NOT_FOUND_WORDS:  # the server says more than that
+        error.hint = ""  # it is for programs
         return error
     return TrickleError(f"no channel at {redacted_urls(url)}; is its publisher running?{hint and f' {hint}'}")
 

@@ -21,8 +21,8 @@ import pytest
 
 from tests.integration.weather import Weather, weather
 from tests.subscriber.fake import timed
-from tests.support.waiting import WITHIN_S, until
-from tricklecast.publisher import Publisher, SegmentWriter, core
+from tests.support.waiting import until
+from tricklecast.publisher import Publisher, SegmentWriter
 from tricklecast.subscriber import Position, Subscriber
 from tricklecast.subscriber.fetch import Runtime
 from tricklecast.testing import TestServer, server
@@ -181,12 +181,6 @@ def real() -> Iterator[TestServer]:
     """A server that keeps an ended channel long enough for whoever is late."""
     with server(channel_drain_s=60) as running:
         yield running
-
-
-@pytest.fixture(autouse=True)
-def patient(monkeypatch: pytest.MonkeyPatch) -> None:
-    """A busy machine takes a while to start a server again, and a publisher whose retries hardly wait gives up soon."""
-    monkeypatch.setattr(core, "OUTAGE_S", WITHIN_S)
 
 
 async def confirmed_more(channels: list[Channel]) -> None:

@@ -24,9 +24,9 @@ from tricklecast import Channel, sync
 from tricklecast.publisher import Publisher
 from tricklecast.publisher import events as told
 from tricklecast.subscriber import Subscriber, events
-from tricklecast.subscriber import core as reader
 from tricklecast.trickle import errors
 from tricklecast.trickle.backoff import Backoff
+from tricklecast.trickle.client import retry
 
 
 def kill(server: RunningServer) -> None:
@@ -38,7 +38,7 @@ def test_a_publisher_and_its_readers_go_on_at_another_server(monkeypatch: pytest
     """The segment that was open is sent again there, from its first byte and under its number; readers have each byte
     once. The other server knows nothing of the channel, as a node that takes it over from the memory of a dead one.
     """
-    monkeypatch.setattr(reader, "JOIN_BACKOFF", Backoff(0.05, 0.1))
+    monkeypatch.setattr(retry, "OUTAGE_BACKOFF", Backoff(0.05, 0.1))
     with serve() as first, serve() as second:
         urls = [f"{first.base}/cam", f"{second.base}/cam"]
         got: list[tuple[int, bytes]] = []

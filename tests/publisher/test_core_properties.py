@@ -17,11 +17,6 @@ from hypothesis.stateful import (
 )
 
 from tricklecast.publisher.core import (
-    FIRST_RETRIES,
-    LONG_OUTAGE_DELAY_S,
-    LONG_S,
-    OUTAGE_DELAY_S,
-    OUTAGE_S,
     Advance,
     Plan,
     Progress,
@@ -33,10 +28,12 @@ from tricklecast.publisher.core import (
 from tricklecast.trickle import errors, wire
 from tricklecast.trickle.backoff import BUDGET_RATIO, BUDGET_RESERVE
 from tricklecast.trickle.client.answers import Answer, ExchangeOutcome, Lost
-from tricklecast.trickle.client.retry import MIN_DELAY_S, RECONNECT_S, Stop
+from tricklecast.trickle.client.retry import IDLE_S, MIN_DELAY_S, RECONNECT_S, Stop
 from tricklecast.trickle.errors import TrickleError
 
 MAX_IN_FLIGHT: Final = 3
+OUTAGE_REQUESTS: Final = 60
+"""More than any dice make in a minute whose delays grow to 4 s; some thirty are usual."""
 
 statuses = st.sampled_from([200, 200, 200, 204, 301, 400, 403, 404, 405, 409, 413, 429, 470, 470, 500, 503, 503])
 numbers = st.integers(-5, 60).map(str) | st.text(max_size=5)
@@ -81,13 +78,13 @@ class Publishing(RuleBasedStateMachine):
     def begin(self, start: int, head: int | None, depth: int, seed: int) -> None:
         self.plan = Plan(start if head is None else "resume", rng=Random(seed))
         if head is not None:
-            self.plan.on_next(Answer(200, {wire.LATEST: str(head), wire.EPOCH: "1"}))
+            self.plan.on_next(Answer(200, {wire.LATEST: str(head), wire.EPOCH: "1"}), 0.0)
         self.depth = depth
         self.live: list[Request] = []
         self.requests = self.tickets = self.segments = self.fates = self.long = self.lost = self.paid = 0
-        self.free = 0
-        self.outage_s = 0.0
-        self.is_outage_paid = False
+        self.free = self.backs = 0
+        self.now = 0.0
+        self.lost_at: float | None = None
         self.held = False
         self.confirmed = -1
         self.keys: set[str] = set()
@@ -140,13 +137,15 @@ class Publishing(RuleBasedStateMachine):
     @rule(outcome=garbage | losses, lived_s=lives)
     def ask_for_the_position(self, outcome: ExchangeOutcome, lived_s: float) -> None:
         self.requests += 1
-        verdict = self.plan.on_located(outcome, self.plan.numbering.confirmed, lived_s)
+        self.now += lived_s
+        verdict = self.plan.on_located(outcome, self.plan.numbering.confirmed, self.now, lived_s)
         if isinstance(verdict, RetryAfter):
             self._wait(verdict.delay_s, outcome, lived_s)
         elif isinstance(verdict, Stop):
             self._check_stop(verdict)
         else:
             assert not self.plan.uncertain
+            self.backs += 1
 
     @precondition(lambda self: self.plan.uncertain and self.plan.error is None)
     @rule(times=st.sampled_from([1, 3, 40]))
@@ -289,10 +288,9 @@ class Publishing(RuleBasedStateMachine):
 
     @invariant()
     def requests_are_bounded(self) -> None:
-        # Of what waits, only what was lost in the first seconds of an outage is free, and what follows a long quiet.
-        assert self.paid <= BUDGET_RESERVE + BUDGET_RATIO * self.segments
-        outage = FIRST_RETRIES + OUTAGE_S / OUTAGE_DELAY_S + (RECONNECT_S - OUTAGE_S) / LONG_OUTAGE_DELAY_S + 2
-        assert self.free <= outage * (self.segments + self.long + 1)
+        # What waits for a server that is away is free, and follows a segment or a long quiet, or is paid for.
+        assert self.paid <= BUDGET_RESERVE + BUDGET_RATIO * (self.segments + self.long)
+        assert self.free <= OUTAGE_REQUESTS * (self.segments + self.long + 1) + 8 * self.backs
         # Each such event is followed by one question for the position and one retry of all that was open.
         together = MAX_IN_FLIGHT + self.depth
         events = self.paid + self.free + self.long + self.lost
@@ -322,8 +320,9 @@ class Publishing(RuleBasedStateMachine):
         held: bool = True,
         lived_s: float = 0.0,
     ) -> None:
-        progress = Progress(sent, ended, lived_s, request.handed, request.over, held)
-        self.long += lived_s >= LONG_S
+        self.now += lived_s
+        progress = Progress(sent, ended, lived_s, request.handed, request.over, held, now=self.now)
+        self.long += lived_s >= IDLE_S
         known = self.plan.uncertain if isinstance(outcome, Lost) else self.held
         verdict = self.plan.on_post(request.ticket, outcome, progress)
         if isinstance(verdict, RetryAfter | Resync):
@@ -338,7 +337,7 @@ class Publishing(RuleBasedStateMachine):
                 stored = errors.header_int(outcome.headers, wire.SIZE)
                 assert stored is None or stored >= size, "what the server has not stored was not published"
                 self.segments += 1
-                self.outage_s, self.is_outage_paid = 0.0, False
+                self.lost_at = None
                 self.confirmed = max(self.confirmed, seq)
                 self._finish(request)
             case Advance(None, error):
@@ -363,23 +362,19 @@ class Publishing(RuleBasedStateMachine):
 
     def _wait(self, delay_s: float, outcome: ExchangeOutcome, lived_s: float, *, known: bool = False) -> None:
         assert delay_s >= MIN_DELAY_S, "nothing is repeated at once"
-        in_vain_s = 0.0
+        self.now += 0.0 if known else delay_s
         if isinstance(outcome, Answer):
             self.held = True
-            if lived_s >= LONG_S or outcome.status < 500 or errors.retry_after_s(outcome.headers) is not None:
-                self.paid += not known and lived_s < LONG_S
+            if lived_s >= IDLE_S or outcome.status < 500 or errors.retry_after_s(outcome.headers) is not None:
+                self.paid += not known and lived_s < IDLE_S
                 return
-        else:
-            in_vain_s = outcome.waited_s if outcome.connected else lived_s
-        if isinstance(outcome, Lost) and outcome.connected and not in_vain_s and lived_s >= LONG_S:
-            self.outage_s, self.is_outage_paid = 0.0, False
-        elif not known:
-            assert self.outage_s < RECONNECT_S, "somebody has to know"
-            pays = self.outage_s >= OUTAGE_S and not self.is_outage_paid
-            self.paid += pays
-            self.free += not pays
-            self.is_outage_paid |= pays
-        self.outage_s += 0.0 if known else delay_s + in_vain_s
+        elif outcome.connected and not outcome.waited_s and lived_s >= IDLE_S:
+            self.lost_at = None
+        if not known:
+            began = self.now - delay_s
+            self.lost_at = began if self.lost_at is None else self.lost_at
+            assert began < self.lost_at + RECONNECT_S, "somebody has to know"
+            self.free += 1
 
     def _check_stop(self, verdict: Stop) -> None:
         assert self.plan.error is verdict.error

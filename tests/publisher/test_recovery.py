@@ -16,7 +16,7 @@ from tests.support.local import LocalServer, local_server
 from tests.support.peers import run
 from tests.support.waiting import WITHIN_S, until
 from tricklecast import testing
-from tricklecast.publisher import Publisher, SegmentWriter, core
+from tricklecast.publisher import Publisher, SegmentWriter
 from tricklecast.subscriber import Subscriber
 from tricklecast.trickle import errors, wire
 
@@ -29,12 +29,6 @@ def server() -> Iterator[LocalServer]:
     """One server for all tests, each of which has a channel of its own."""
     with local_server() as running:
         yield running
-
-
-@pytest.fixture(autouse=True)
-def patient(monkeypatch: pytest.MonkeyPatch) -> None:
-    """A busy machine takes a while to start a server again, and a publisher whose retries hardly wait gives up soon."""
-    monkeypatch.setattr(core, "OUTAGE_S", WITHIN_S)
 
 
 async def get(server: LocalServer, channel: str, seq: int | str) -> httpx.Response:

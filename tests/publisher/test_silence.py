@@ -13,15 +13,16 @@ from tests.publisher.fakes import Trickle, publisher
 from tests.support.peers import Peer, fake_server, run
 from tricklecast.publisher import SegmentWriter, client, segments
 from tricklecast.publisher.client import SILENCE_S
-from tricklecast.publisher.core import FIRST_RETRIES
 from tricklecast.trickle import errors
 from tricklecast.trickle.client import answers
 from tricklecast.trickle.client.answers import ExchangeOutcome, Lost
-from tricklecast.trickle.client.retry import RECONNECT_S
 from tricklecast.trickle.client.transport import RequestTimeouts
 
-SHORT = RequestTimeouts(connect=5.0, read=0.1, write=0.1)
-"""A tenth of a second in which nothing comes stands for the real limit: the publisher counts that one."""
+SILENT_S = 0.1
+SHORT = RequestTimeouts(connect=5.0, read=SILENT_S, write=SILENT_S)
+
+OUTAGE_S = 1.0
+"""Long enough for several questions that nobody answers."""
 
 
 @pytest.fixture(autouse=True)
@@ -83,15 +84,15 @@ def test_a_live_encoder_hears_of_a_server_that_hangs(depth: int) -> None:
         trickle = Hung(epoch=1)
 
         async def publish() -> None:
-            async with publisher(server, preconnect=depth, when_full="drop", most=3) as pub:
+            async with publisher(server, preconnect=depth, when_full="drop", most=3, outage_s=OUTAGE_S) as pub:
                 await pub.publish(b"fine")
                 trickle.hangs = True
                 before = len(trickle.log)
                 made = await encode(pub)
                 assert isinstance(pub.error, errors.ConnectionLost)
                 log = trickle.log[before:]
-                assert 1 < log.count("GET next") <= RECONNECT_S / SILENCE_S
-                assert len([line for line in log if line.startswith("POST")]) <= 3 + depth + FIRST_RETRIES
+                assert 1 < log.count("GET next") <= OUTAGE_S / SILENT_S
+                assert len([line for line in log if line.startswith("POST")]) <= 6 + depth
                 for segment in made:
                     with pytest.raises((errors.SegmentDropped, errors.ConnectionLost)):
                         await segment.settled()
@@ -112,7 +113,7 @@ def test_a_file_is_not_waited_for_without_end() -> None:
         trickle = Hung(epoch=1)
 
         async def publish() -> None:
-            async with publisher(server) as pub:
+            async with publisher(server, outage_s=OUTAGE_S) as pub:
                 await pub.publish(b"fine")
                 trickle.hangs = True
                 try:

@@ -1,4 +1,4 @@
-"""One outage costs as much however it looks: one token, the same time, and no byte of what was published."""
+"""One outage costs as much however it looks: the same time, nothing after a segment, and no byte of it."""
 
 from __future__ import annotations
 
@@ -65,7 +65,7 @@ LOOKS = [reset, half_closed, half_a_head, says(500), says(502), says(503), says(
 
 @pytest.mark.parametrize("look", LOOKS, ids=lambda look: look.__name__)
 @pytest.mark.parametrize("in_segment", [False, True], ids=["waiting", "reading"])
-def test_an_outage_costs_one_token(look: Look, in_segment: bool) -> None:
+def test_an_outage_after_a_segment_costs_nothing(look: Look, in_segment: bool) -> None:
     """Between segments or within one, with however many requests it is waited for: every byte comes, once."""
     failed = 0
 
@@ -85,7 +85,7 @@ def test_an_outage_costs_one_token(look: Look, in_segment: bool) -> None:
         async with subscribed(handler, start=0, runtime=Slept().runtime) as (subscriber, _):
             assert await collect(subscriber) == [(0, b"zero"), (1, b"whole again")]
             assert subscriber.statistics().broken == 0
-            assert subscriber._cursor._budget.tokens == pytest.approx(BUDGET_RESERVE - 1 + 0.2)
+            assert subscriber._cursor._retries._budget.tokens == BUDGET_RESERVE
 
     run(main)
 
@@ -107,7 +107,7 @@ def test_an_outage_is_waited_for_as_long(look: Look) -> None:
                 assert str(caught.value.resume) == "1"
             assert slept.runtime.now() - begun >= RECONNECT_S
             assert sum(slept.delays) < RECONNECT_S + CAP_S
-            assert len(server.tails) < 30
+            assert len(server.tails) < 60
 
     run(main)
 
@@ -170,7 +170,7 @@ def test_a_handshake_that_breaks_is_no_other_outage(tmp_path: Path, garbage: byt
             url = f"https://127.0.0.1:{gateway.port}/trickle/cam"
             async with timed(Slept().runtime, Subscriber, url, start=0, verify=ours) as subscriber:
                 assert await collect(subscriber) == [(0, b"bytes"), (1, b"bytes")]
-                assert subscriber._cursor._budget.tokens == pytest.approx(BUDGET_RESERVE - 1 + 0.2)
+                assert subscriber._cursor._retries._budget.tokens == BUDGET_RESERVE
             await gateway.cancel()
         assert taken > 1 + FAILURES
 

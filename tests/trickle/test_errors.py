@@ -105,6 +105,7 @@ def test_invalid_input_is_a_value_error(error: InvalidInput) -> None:
         (ChannelNotFound(404, seq=-2), "channel not found (HTTP 404)"),
         (ChannelNotFound(404, detail="Stream not found"), "channel not found (HTTP 404)"),
         (ChannelNotFound(404, detail="Not found: so"), "channel not found: Not found: so (HTTP 404)"),
+        (ChannelNotFound(404, hint="wait for it"), "channel not found (HTTP 404); wait for it"),
         (
             SegmentTooLarge(413, detail="Segment too large: the limit is 4 bytes"),
             "segment too large: the limit is 4 bytes (HTTP 413)",

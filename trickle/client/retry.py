@@ -7,14 +7,18 @@ Theory of operation
 fails, and all clients that failed together come back together. A client that gives up at once ends a live channel
 because a server was restarted.
 
-*The idea.* Two kinds of failures are paid differently.
+*The idea.* One :class:`Retries` per client, the same for publishers and subscribers, tells two kinds of failures apart.
 
 - A *refusal* (429, for example) is an answer: the server is there and works. Each retry after one costs a token of a
-  budget that successful requests refill (:class:`Retries`). So, beyond a reserve of ten, retries are at most a fifth of
-  the wanted requests.
-- An *outage* is a server that is away, however the client notices it: a refused connection, a reset, a proxy's 502.
-  All of its failures together cost one token, and the client waits for a limited time (:class:`Outage`). If each
-  failure cost a token, a restart that takes half a minute would empty the budget, and the client would give up.
+  budget that successful requests refill. So, beyond a reserve of ten, retries are at most a fifth of the wanted
+  requests.
+- An *outage* is a server that is away, however the client notices it: a refused connection, a reset, silence, a proxy's
+  502 without ``Retry-After``. It may last for a limited time. If each of its failures cost a token, a restart that
+  takes half a minute would empty the budget, and the client would give up. So an outage costs nothing if a segment got
+  through since the last one, and one token otherwise: a server that only comes and goes is left in the end.
+
+*Delays* are random (full jitter) below a ceiling that doubles with each failure: up to 10 s after refusals, 4 s in the
+first minute of an outage, 10 s later. They begin anew when the server is back.
 
 *Without end.* A client may be told to go on for ever. The budget then does not end it, but slows it down: a retry that
 the budget cannot pay waits for at least half of the longest delay.
@@ -29,7 +33,8 @@ import math
 from random import Random
 from typing import Final, NamedTuple
 
-from tricklecast.trickle.backoff import Backoff, RetryBudget
+from tricklecast.trickle import wire
+from tricklecast.trickle.backoff import BASE_S, Backoff, RetryBudget
 from tricklecast.trickle.errors import TrickleError
 
 MIN_DELAY_S: Final = 0.05
@@ -42,10 +47,17 @@ RECONNECT_S: Final = 60.0
 """How long both clients wait by default for a server that was there and is away: a restart takes less, also of a large
 data directory. Live media would be stale later."""
 
+OUTAGE_BACKOFF: Final = Backoff(BASE_S, 4.0)
+"""Delays while the server, or the channel, is away: short, since live media is wanted. Clients that come back together
+spread over the longest."""
 
-def limit_of(reconnect_s: float | None) -> float:
-    """Turn a client's argument into a limit: ``None`` is "for ever"."""
-    return math.inf if reconnect_s is None else reconnect_s
+LONG_OUTAGE_S: Final = 60.0
+"""After this time of an outage, or of waiting for a channel to begin, the usual delays follow: a reader may wait for
+days."""
+
+IDLE_S: Final = 10.0
+"""A request that waited this long for a segment, and whose connection then broke, was most likely cut for idleness (by
+a load balancer, say): until then the server was well."""
 
 
 class Stop(NamedTuple):
@@ -55,26 +67,76 @@ class Stop(NamedTuple):
 
 
 class Retries:
-    """Failures in a row, the delays after them, and the budget that pays for retries.
+    """The failures of one client: how long it waits after each of them, and when it gives up.
+
+    In its methods, ``now`` is seconds on a monotonic clock, and ``rng`` is where jitter comes from. Those that return
+    seconds to wait before the next request return ``None`` for "give up". ``known`` means that another request of this
+    client failed for the same reason and was counted: this one costs nothing.
 
     Args:
-        backoff, budget: delays before retries, and what pays for them.
-        endless: a retry that the budget cannot pay is slowed down, and made.
+        backoff, budget: delays after refusals, and what pays for retries.
+        reconnect_s: how long a server that was there may be away, in seconds; ``None``: for ever, and no refusal for
+            the moment is final.
+        wait_s: how long one, or a channel, that was never there is waited for.
 
     Attributes:
-        failures: number of failures in a row.
+        failures: refusals in a row.
+        endless: a retry that the budget cannot pay is slowed down, and made.
+        lost: a server that was there is away, or has said that it goes.
     """
 
-    __slots__ = ("_backoff", "_budget", "_is_broke", "endless", "failures")
+    __slots__ = (
+        "_backoff",
+        "_budget",
+        "_is_broke",
+        "_is_proven",
+        "_limit_s",
+        "_since",
+        "_tries",
+        "_wait_s",
+        "endless",
+        "failures",
+        "lost",
+    )
 
     def __init__(
-        self, backoff: Backoff | None = None, budget: RetryBudget | None = None, *, endless: bool = False
+        self,
+        backoff: Backoff | None = None,
+        budget: RetryBudget | None = None,
+        *,
+        reconnect_s: float | None = RECONNECT_S,
+        wait_s: float | None = 0.0,
     ) -> None:
         self.failures = 0
-        self.endless: Final = endless
+        self.endless: Final = reconnect_s is None
+        self.lost = False
         self._backoff = backoff or Backoff()
         self._budget = budget or RetryBudget()
+        self._limit_s = math.inf if reconnect_s is None else reconnect_s
+        self._wait_s = math.inf if wait_s is None else wait_s
         self._is_broke = False  # the last retry was not paid, and is made
+        self._is_proven = False  # the server has served this client since the last outage
+        self._since: float | None = None  # when the present wait for a server or channel began
+        self._tries = 0  # delays since then
+
+    # What went well.
+
+    def succeeded(self) -> None:
+        """Count a request that succeeded: the row of refusals ends, and the budget grows. An outage goes on: the
+        success may be that of an older request."""
+        self.failures, self._is_proven = 0, True
+        self._budget.earn()
+
+    def worked(self) -> None:
+        """Count a request that succeeded and ends the outage."""
+        self.over()
+        self.succeeded()
+
+    def back(self) -> None:
+        """The server answers again, and has not yet served this client: delays begin anew, and the time runs on."""
+        self.failures, self._tries = min(self.failures, 1), 0
+
+    # Refusals.
 
     def pay(self) -> bool:
         """Take one retry out of the budget; ``False`` (and nothing taken) if there is none left, and no retry is to
@@ -83,93 +145,90 @@ class Retries:
         self._is_broke = self.endless and not is_paid
         return is_paid or self.endless
 
-    def earn(self) -> None:
-        """Count a request that succeeded: the budget grows."""
-        self._budget.earn()
-
-    def succeeded(self) -> None:
-        """Count a request that succeeded, and end the row of failures."""
-        self.failures = 0
-        self.earn()
-
-    def delay_s(self, rng: Random, floor_s: float | None = None, backoff: Backoff | None = None) -> float:
+    def delay_s(self, rng: Random, floor_s: float | None = None) -> float:
         """Seconds to wait before the next request.
 
         Args:
             floor_s: the value of ``Retry-After``; the jitter comes on top of it.
-            backoff: delays instead of the usual ones.
         """
-        delay_s = (backoff or self._backoff).delay(max(1, self.failures), rng, floor_s=floor_s)
-        return self.slowed(max(MIN_DELAY_S, delay_s), rng)
+        return self._delay_s(self._backoff, self.failures, rng, floor_s)
 
-    def slowed(self, delay_s: float, rng: Random) -> float:
-        """Return the delay, or a long one if the last retry was not paid."""
-        cap_s = self._backoff.cap_s
-        return max(delay_s, rng.uniform(cap_s / 2, cap_s)) if self._is_broke else delay_s
-
-    def refused(
-        self, rng: Random, retry_after_s: float | None = None, limit_s: float = MAX_RETRY_AFTER_S
-    ) -> float | None:
-        """Count a refusal. Return the seconds to wait before the next request; ``None``: give up.
+    def refused(self, rng: Random, retry_after_s: float | None = None, *, known: bool = False) -> float | None:
+        """Count a refusal.
 
         Args:
-            retry_after_s: the value of ``Retry-After``.
-            limit_s: the longest wait that the client accepts, in seconds. If the server asks for a longer one, the
-                client gives up, and the budget pays nothing.
+            retry_after_s: the value of ``Retry-After``. If it is above :data:`MAX_RETRY_AFTER_S`, the client gives up,
+                and the budget pays nothing.
         """
-        if ((retry_after_s or 0.0) > limit_s and not self.endless) or not self.pay():
+        if (retry_after_s or 0.0) > MAX_RETRY_AFTER_S and not self.endless:
             return None
-        self.failures += 1
+        if not known:
+            if not self.pay():
+                return None
+            self.failures += 1
         return self.delay_s(rng, retry_after_s)
 
+    def failed(
+        self, status: int | None, retry_after_s: float | None, now: float, rng: Random, *, known: bool = False
+    ) -> float | None:
+        """Count an answer that may be another one later: a refusal, or an outage that a proxy tells of."""
+        if (status or 0) >= wire.Status.SERVER_ERROR:
+            if retry_after_s is None:
+                return self.outlast(now, rng, known=known)
+            self.lost = True  # most likely it is about to be restarted
+        return self.refused(rng, retry_after_s, known=known)
 
-class Outage:
-    """A time without the server, or without the channel. It costs one retry, and then only time.
-
-    Attributes:
-        lost: a server that was there before has failed.
-        tries: waits since the first failure.
-    """
-
-    __slots__ = ("_since", "lost", "tries")
-
-    def __init__(self) -> None:
-        self.lost = False
-        self.tries = 0
-        self._since: float | None = None  # when the first wait began
+    # Outages.
 
     @property
     def is_first(self) -> bool:
         """Whether the client waits for a server or channel that was never there."""
         return self._since is not None and not self.lost
 
-    def lose(self, retries: Retries) -> bool:
+    def lose(self) -> bool:
         """Count a failure of the server; ``False`` if the budget cannot pay for it. Until :meth:`over`, further
         failures belong to the same outage and cost nothing.
         """
-        if not self.lost and not retries.pay():
-            return False
-        self.lost = True
+        if not self.lost:
+            if not (self._is_proven or self.pay()):
+                return False
+            self._is_broke &= not self._is_proven
+            self.lost, self._is_proven = True, False
         return True
 
-    def wait(self, limit_s: float, now: float, rng: Random, backoff: Backoff) -> float | None:
-        """Return the seconds to wait before the next request; ``None``: the outage has lasted too long.
+    def outlast(self, now: float, rng: Random, *, known: bool = False) -> float | None:
+        """Count a failure of the server, and wait for it. A wait for one that was never there goes on."""
+        if not (known or self.is_first or self.lose()):
+            return None
+        return self.wait(now, rng, known=known)
+
+    def wait(self, now: float, rng: Random, limit_s: float | None = None, *, known: bool = False) -> float | None:
+        """Wait for the server, or the channel.
 
         Args:
-            limit_s: how long the outage may last, from its first failure, in seconds.
-            now: seconds on a monotonic clock.
+            limit_s: how long it may be away, from the first failure on, in seconds; ``None``: as long as was set.
         """
-        self._since = now if self._since is None else self._since
-        if now >= self._since + limit_s:
-            return None
-        self.tries += 1
-        return backoff.delay(self.tries, rng, floor_s=MIN_DELAY_S)
+        if not known:
+            if limit_s is None:
+                limit_s = max(self._wait_s, self._limit_s if self.lost else 0.0)
+            self._since = now if self._since is None else self._since
+            if now >= self._since + limit_s:
+                return None
+            self._tries += 1
+        is_long = self._since is not None and now >= self._since + LONG_OUTAGE_S
+        backoff = self._backoff if is_long else OUTAGE_BACKOFF
+        return self._delay_s(backoff, self._tries, rng)
 
     def restart(self) -> None:
         """Let the time begin anew: the client waits for something else from now on."""
-        self._since, self.tries = None, 0
+        self._since, self._tries = None, 0
 
     def over(self) -> None:
         """End the outage: the server is there."""
         self.restart()
         self.lost = False
+
+    def _delay_s(self, backoff: Backoff, failures: int, rng: Random, floor_s: float | None = None) -> float:
+        delay_s = max(MIN_DELAY_S, backoff.delay(max(1, failures), rng, floor_s=floor_s))
+        cap_s = self._backoff.cap_s
+        return max(delay_s, rng.uniform(cap_s / 2, cap_s)) if self._is_broke else delay_s
