@@ -34,13 +34,12 @@ from pathlib import Path
 from typing import Any, BinaryIO, Final, Self, Unpack
 
 import anyio
-from anyio import to_thread
 
 from tricklecast.subscriber.client import ReaderOptions, Subscriber
 from tricklecast.subscriber.core import AnyStart, OnLag
 from tricklecast.subscriber.events import OnEvent
 from tricklecast.subscriber.segment import Segment
-from tricklecast.subscriber.sinks import Output, SinkFailed
+from tricklecast.subscriber.sinks import OneAtATime, Output, SinkFailed
 from tricklecast.trickle.client.arguments import URLs, channel_urls, check_number
 from tricklecast.trickle.errors import InvalidInput, LocalProtocolError, Position, TrickleError
 
@@ -546,6 +545,7 @@ class FolderWriter(Output):
         self.entry: Entry | None = None
         self._buffer = bytearray()
         self._segment: Segment | None = None
+        self._threads = OneAtATime()
 
     @property
     def position(self) -> Position | None:
@@ -557,28 +557,28 @@ class FolderWriter(Output):
         return None if self.entry is None else self.entry.file
 
     async def __aenter__(self) -> Self:
-        await to_thread.run_sync(self.folder.open)
+        await self._threads.run(self.folder.open)
         return self
 
     async def __aexit__(self, *exc_info: object) -> None:
         with anyio.CancelScope(shield=True):
-            await to_thread.run_sync(self._leave)
+            await self._threads.run(self._leave)
 
     async def begin(self, segment: Segment) -> None:
         self._buffer.clear()
         self._segment = segment
-        await to_thread.run_sync(self.folder.begin)
+        await self._threads.run(self.folder.begin)
 
     async def write(self, data: bytes) -> None:
         self._buffer += data
         if len(self._buffer) >= BUFFER_BYTES:
-            await to_thread.run_sync(self._flush)
+            await self._threads.run(self._flush)
 
     async def end(self) -> None:
-        await to_thread.run_sync(self._finish)
+        await self._threads.run(self._finish)
 
     async def ended(self, gap: int) -> None:
-        await to_thread.run_sync(self.folder.ended, gap)
+        await self._threads.run(self.folder.ended, gap)
 
     def _finish(self) -> None:
         assert self._segment is not None

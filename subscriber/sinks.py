@@ -75,6 +75,24 @@ class Output:
     async def __aexit__(self, *exc_info: object) -> None: ...
 
 
+class OneAtATime:
+    """Calls functions in a worker thread, one after the other.
+
+    When the task that waits for a function is cancelled, its thread goes on. The next function, which may close what
+    that one works on, waits for it.
+    """
+
+    def __init__(self) -> None:
+        self._lock = threading.Lock()
+
+    async def run(self, work: Callable[[*Args], object], *args: *Args) -> None:
+        await to_thread.run_sync(self._locked, work, args)
+
+    def _locked(self, work: Callable[..., object], args: tuple[object, ...]) -> None:
+        with self._lock:
+            work(*args)
+
+
 def open_sink(target: str) -> FileSink | PipeSink:
     """The sink that ``target`` names.
 

@@ -58,7 +58,16 @@ async def subscribe(
         ),
     ] = None,
     since: Annotated[
-        str | None, option("TIME", "Begin with what was published this long ago, if the server still has it: 10m, 2h.")
+        str | None,
+        option(
+            "TIME",
+            "Begin with what was published this long ago (10m, 2h), or at 2026-11-23T18:00:00, if the server still "
+            "has it.",
+        ),
+    ] = None,
+    until: Annotated[
+        str | None,
+        option("TIME", "Stop behind the segment that was, or will be, on its way then: 5m (ago), 2026-11-23T19:30:00."),
     ] = None,
     for_time: Annotated[str | None, option("TIME", "Stop after this time: 30s, 500ms, 2min, 1h.", "--for")] = None,
     wait: Annotated[str, option("TIME", "Wait this long for a channel that does not exist yet.", "--wait")] = "0s",
@@ -125,21 +134,31 @@ async def subscribe(
       URL=http://localhost:2939/trickle/cam
       tricklecast subscribe $URL | ffplay -
       tricklecast subscribe $URL -o film.mp4 --for 10min
+      tricklecast subscribe $URL -o match/ --since 2026-11-23T18:00 --until 2026-11-23T20:00
       tricklecast subscribe $URL -o recording/ --keep 20GB --reconnect
       tricklecast subscribe $URL --json | jq .
     """
+    from tricklecast.subscriber.command.moments import Moment
     from tricklecast.subscriber.command.run import Report, Request, is_folder, run
     from tricklecast.subscriber.core import OnLag, Start
     from tricklecast.subscriber.sinks import standard_stream
 
     if since is not None and start is not None:
         raise typer.BadParameter("give --since or --start, not both", param_hint="--since")
+    begin = None if since is None else checked("--since", Moment.parse, since)
+    end = None if until is None else checked("--until", Moment.parse, until)
+    now_at = time.time()
+    if end is not None and begin is not None and end.on(now_at) <= begin.on(now_at):
+        raise typer.BadParameter(f"it would end before it begins: --since {since}", param_hint="--until")
     start = start or "current"
     checked("--start", Start.parse, start)
     policy = None if on_lag is None else OnLag(on_lag)
     target = _target(output, as_json=as_json)
     if policy is None and is_folder(target or ""):
         policy = OnLag.EARLIEST  # a recording goes on at a position, and wants everything all the same
+    is_new = begin is None and start in ("current", "next") and not is_folder(target or "")
+    if is_new and end is not None and end.on(now_at) <= now_at:
+        raise typer.BadParameter("that time has passed: give --since or --start", param_hint="--until")
     limit = _keep(keep)
     if keep is not None and not is_folder(target or ""):
         raise typer.BadParameter("only a folder can be limited: use -o FOLDER/", param_hint="--keep")
@@ -147,7 +166,8 @@ async def subscribe(
         url,
         target,
         start=start,
-        since_s=None if since is None else checked("--since", parse_duration, since),
+        since=begin,
+        until=end,
         for_s=None if for_time is None else checked("--for", parse_duration, for_time),
         wait_s=checked("--wait", partial(parse_duration, zero=True), wait),
         on_lag=policy,
@@ -202,7 +222,8 @@ async def clip(
       tricklecast clip $URL -o goal.mp4 --since 90s --until 60s
       tricklecast clip $URL -o last-hour.mkv --since 1h
     """
-    from tricklecast.subscriber.command.clip import Clip, Moment, run
+    from tricklecast.subscriber.command.clip import Clip, run
+    from tricklecast.subscriber.command.moments import Moment
 
     begin, end = checked("--since", Moment.parse, since), checked("--until", Moment.parse, until)
     now_at = time.time()

@@ -3,10 +3,9 @@
 Theory of operation
 ===================
 
-The server lists closed segments by the time at which they closed, by its own clock, those in its data directory, too.
-So the first segment that closed after a moment is the one that was being written at that moment. The clip has all from
-that of its begin to that of its end, whole: a segment begins with a key picture, without which nothing could be shown.
-That makes the clip some seconds longer than was asked for, and a line says how much.
+The clip has all segments from the one that was on its way at its begin to that of its end (:mod:`.moments`), whole: a
+segment begins with a key picture, without which nothing could be shown. That makes the clip some seconds longer than
+was asked for, and a line says how much.
 
 The file is written under another name, and gets its own when all is in it. Whatever ends the run before leaves nothing.
 """
@@ -16,76 +15,27 @@ from __future__ import annotations
 import os
 import secrets
 import ssl
-import time
-from contextlib import suppress
 from dataclasses import dataclass
-from datetime import UTC, datetime
-from email.utils import parsedate_to_datetime
+from datetime import datetime
 from pathlib import Path
-from typing import Any, Final, Self
+from typing import Final, Self
 
 import anyio
-import httpx
 
 from tricklecast.subscriber.client import Subscriber
-from tricklecast.subscriber.command.listing import segments_of
+from tricklecast.subscriber.command.moments import NEAR_S, NOW, Listed, Moment, Timetable
 from tricklecast.subscriber.core import OnLag
 from tricklecast.subscriber.events import Gap, Restarted, SegmentBroken, SegmentTruncated, SubscriberEvent
 from tricklecast.subscriber.media.joiner import MUXERS, JoinedFile, is_joined
 from tricklecast.subscriber.sinks import SinkFailed, check_path
-from tricklecast.trickle.amounts import count, parse_duration, rate, size
+from tricklecast.trickle.amounts import count, rate, size
 from tricklecast.trickle.bearer import Bearer
 from tricklecast.trickle.client.arguments import channel_urls
-from tricklecast.trickle.client.control import json_of
-from tricklecast.trickle.client.listing import error_of
-from tricklecast.trickle.errors import ChannelNotFound, InvalidInput, RemoteProtocolError, TrickleError
+from tricklecast.trickle.errors import InvalidInput, TrickleError
 from tricklecast.trickle.terminal import RateMeter, Screen
 
 UNDER_WAY_S: Final = 10.0
 """A segment that is still being written when the run begins is waited for so long, in seconds."""
-
-NEAR_S: Final = 1.5
-"""Differences up to this are not told as missing: the server's clock comes in whole seconds."""
-
-
-@dataclass(frozen=True, slots=True)
-class Moment:
-    """A moment as a person names it.
-
-    Attributes:
-        ago_s: how long ago it was, in seconds; 0.0 is now.
-        at: the moment itself, in seconds of Unix time; ``None``: ``ago_s`` counts.
-    """
-
-    ago_s: float = 0.0
-    at: float | None = None
-
-    @classmethod
-    def parse(cls, text: str) -> Self:
-        """Read a time before now (``10m``), or a time of day or date (``2026-11-23T18:00:00``, here or with a zone).
-
-        Raises:
-            ValueError: it is neither.
-        """
-        with suppress(InvalidInput):
-            return cls(parse_duration(text, zero=True))
-        try:
-            return cls(at=datetime.fromisoformat(text).timestamp())
-        except ValueError:
-            raise ValueError(
-                f"use a time before now (10m), or one with its date (2026-11-23T18:00:00), not {text!r}"
-            ) from None
-
-    @property
-    def query(self) -> str:
-        """For the server's list of segments."""
-        if self.at is None:
-            return f"{max(1, round(self.ago_s * 1000))}ms"  # a server takes no 0
-        return f"{datetime.fromtimestamp(self.at, UTC):%Y-%m-%dT%H:%M:%S.%fZ}"
-
-    def on(self, now_at: float) -> float:
-        """In seconds of Unix time."""
-        return now_at - self.ago_s if self.at is None else self.at
 
 
 @dataclass(frozen=True, slots=True)
@@ -100,7 +50,7 @@ class Clip:
     url: str
     output: Path
     since: Moment
-    until: Moment = Moment()
+    until: Moment = NOW
     tls: ssl.SSLContext | None = None
     auth: Bearer | None = None
 
@@ -148,24 +98,6 @@ async def run(clip: Clip, screen: Screen | None = None) -> bool:
 
 
 @dataclass(frozen=True, slots=True)
-class _Listed:
-    """A segment as the server lists it; times are in seconds of Unix time, by the server's clock."""
-
-    seq: int
-    opened_at: float
-    closed_at: float | None
-
-    @classmethod
-    def of(cls, segment: dict[str, Any]) -> Self:
-        closed = segment["closed_at"]
-        return cls(
-            int(segment["seq"]),
-            datetime.fromisoformat(segment["opened_at"]).timestamp(),
-            None if closed is None else datetime.fromisoformat(closed).timestamp(),
-        )
-
-
-@dataclass(frozen=True, slots=True)
 class Span:
     """The segments of a clip.
 
@@ -177,8 +109,8 @@ class Span:
     """
 
     epoch: int
-    first: _Listed
-    last: _Listed
+    first: Listed
+    last: Listed
     now_at: float
     lacks_begin: bool
 
@@ -189,28 +121,21 @@ class Span:
         Raises:
             TrickleError: it has nothing of that time, or does not answer.
         """
-        answer, now_at = await _listed(clip, f"since={clip.since.query}&limit=1")
+        times = Timetable(clip.url, clip.tls, clip.auth)
+        answer = await times.since(clip.since)
         channel = channel_urls(clip.url)[0].channel
-        if not answer["segments"]:
+        if not answer.segments:
             raise TrickleError(f"{channel} has nothing of that time: its newest segment is older")
-        first = _Listed.of(answer["segments"][0])
-        until_at = clip.until.on(now_at)
-        ends, _ = await _listed(clip, f"since={clip.until.query}&from={first.seq}&limit=1")
-        if not ends["segments"]:
-            ends, _ = await _listed(clip, f"from={max(first.seq, answer['next_seq'] - 1)}&limit=1")
-        last = _Listed.of(ends["segments"][0]) if ends["segments"] else first
-        if last.opened_at > until_at + NEAR_S:  # nothing was published at that moment: the one before it is the last
-            before, _ = await _listed(clip, f"from={max(first.seq, last.seq - 1)}&limit=1")
-            last = _Listed.of(before["segments"][0])
-            if last.opened_at > until_at + NEAR_S:
-                raise TrickleError(
-                    f"{channel} has nothing of that time: it goes on {last.opened_at - until_at:.1f} s later"
-                )
+        first, now_at = answer.segments[0], answer.now_at
+        last, _ = await times.last(clip.until, first.seq)
+        if last is None:
+            later_s = first.opened_at - clip.until.on(now_at)
+            raise TrickleError(f"{channel} has nothing of that time: it goes on {later_s:.1f} s later")
         lacks_begin = False
         if first.seq and first.opened_at > clip.since.on(now_at) + NEAR_S:
-            oldest, _ = await _listed(clip, "limit=1")
-            lacks_begin = _Listed.of(oldest["segments"][0]).seq >= first.seq
-        return cls(int(answer["epoch"]), first, last, now_at, lacks_begin)
+            oldest = await times.ask("limit=1")
+            lacks_begin = oldest.segments[0].seq >= first.seq
+        return cls(answer.epoch, first, last, now_at, lacks_begin)
 
     @property
     def segments(self) -> str:
@@ -230,38 +155,13 @@ class Span:
             begin = f"the clip begins {max(0.0, begins_s):.1f} s before --since, with a key picture"
         ends_at = self.now_at if self.last.closed_at is None else self.last.closed_at
         ends_s = ends_at - clip.until.on(self.now_at)
-        if clip.until == Moment():
+        if clip.until == NOW:
             end = "with the newest segment"
         elif ends_s >= 0:
             end = f"{ends_s:.1f} s after --until, with its segment"
         else:
             end = f"{-ends_s:.1f} s before --until, where the channel stopped"
         return f"{begin}, and ends {end}"
-
-
-async def _listed(clip: Clip, query: str) -> tuple[dict[str, Any], float]:
-    """Ask for segments: the server's answer, and its time.
-
-    Raises:
-        TrickleError: it is no list of segments.
-    """
-    response = await segments_of(clip.url, query, clip.tls, clip.auth)
-    match response.status_code, json_of(response):
-        case 200, {"epoch": int(), "next_seq": int(), "segments": [*_]} as answer:
-            return dict(answer), _time_of(response)
-        case 404, {"detail": "no such channel"}:
-            raise ChannelNotFound(404)
-        case status, _ if status == 404 or status < 400:
-            raise RemoteProtocolError(status, detail="the server does not tell when segments were published")
-    raise error_of(response)
-
-
-def _time_of(response: httpx.Response) -> float:
-    """The server's time, in the middle of the second that it names; ours if it names none."""
-    try:
-        return parsedate_to_datetime(response.headers["Date"]).timestamp() + 0.5
-    except (KeyError, ValueError):
-        return time.time()
 
 
 class _Reading:

@@ -1,4 +1,4 @@
-"""Asks a server's control plane for its channels: for ``tricklecast channels``, and for the place to begin."""
+"""Asks a server's control plane for its channels and their segments."""
 
 from __future__ import annotations
 
@@ -17,10 +17,10 @@ from tricklecast.trickle.amounts import size
 from tricklecast.trickle.bearer import Bearer
 from tricklecast.trickle.client.arguments import channel_urls, server_url
 from tricklecast.trickle.client.control import ask, json_of
-from tricklecast.trickle.client.listing import ROUTE, error_of
-from tricklecast.trickle.errors import ConnectionLost, RemoteProtocolError, TrickleError
+from tricklecast.trickle.client.listing import ROUTE
+from tricklecast.trickle.errors import ConnectionLost, TrickleError
 from tricklecast.trickle.paths import is_reserved
-from tricklecast.trickle.wire import printable, redacted, split_urls
+from tricklecast.trickle.wire import printable, split_urls
 
 NEWEST_S: Final = 60.0
 """How far back the newest segment is looked for, in seconds."""
@@ -41,30 +41,6 @@ COLUMNS: Final = {
 
 SIZES: Final = ("BYTES", "IN", "OUT")
 NUMBERS: Final = ("NEXT", "SEGMENTS", "READERS", *SIZES)
-
-
-async def start_since(url: str, ago_s: float, tls: ssl.SSLContext | None = None, auth: Bearer | None = None) -> str:
-    """Ask a server which segment of a channel was the first to close so many seconds ago, or later.
-
-    Returns:
-        The position of that segment, as a start; ``earliest`` if there is no such channel yet, ``next`` if no segment
-        is so recent.
-
-    Raises:
-        TrickleError: as :func:`~tricklecast.trickle.client.listing.fetch_channels`.
-    """
-    response = await segments_of(url, f"since={ago_s * 1000:.0f}ms&limit=1", tls, auth)
-    match response.status_code, json_of(response):
-        case 200, {"epoch": int(epoch), "segments": [{"seq": int(seq)}, *_]}:
-            return f"{seq}@{epoch}"
-        case 200, {"segments": []}:
-            return "next"
-        case 404, {"detail": "no such channel"}:
-            return "earliest"
-        case status, _ if status == 404 or status < 400:
-            server = redacted(server_url(url))
-            raise RemoteProtocolError(status, detail=f"{server} does not tell when segments were published")
-    raise error_of(response)
 
 
 async def newest_began(url: str, tls: ssl.SSLContext | None = None, auth: Bearer | None = None) -> float | None:

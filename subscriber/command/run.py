@@ -18,7 +18,8 @@ import anyio
 from tricklecast import subscriber as public
 from tricklecast.subscriber.archive import FolderWriter, Keep
 from tricklecast.subscriber.client import Subscriber
-from tricklecast.subscriber.command.listing import newest_began, start_since
+from tricklecast.subscriber.command.listing import newest_began
+from tricklecast.subscriber.command.moments import Moment, Timetable
 from tricklecast.subscriber.core import OnLag
 from tricklecast.subscriber.events import (
     Gap,
@@ -38,7 +39,7 @@ from tricklecast.trickle.amounts import count, rate, size, transferred
 from tricklecast.trickle.bearer import Bearer
 from tricklecast.trickle.client.arguments import channel_urls
 from tricklecast.trickle.client.retry import RECONNECT_S
-from tricklecast.trickle.errors import BrokenByPeer, Position, TrickleError
+from tricklecast.trickle.errors import BrokenByPeer, ChannelNotFound, InvalidSeq, Position, TrickleError
 from tricklecast.trickle.terminal import RateMeter, Screen
 
 VERSION: Final = 1
@@ -60,14 +61,16 @@ class Request:
 
     Attributes:
         output: a path, ``-``, or ``None`` for no output.
-        for_s: seconds after which to stop; ``None``: at the channel's end.
+        since: when the first segment is on its way; ``None``: ``start`` counts.
+        until: when the last segment is on its way. for_s: seconds after which to stop. ``None``: at the channel's end.
         tls: the authorities that https servers are checked against; ``None``: the system's.
     """
 
     url: str
     output: str | None
     start: str = "current"
-    since_s: float | None = None
+    since: Moment | None = None
+    until: Moment | None = None
     for_s: float | None = None
     wait_s: float = 0.0
     on_lag: OnLag | None = None
@@ -101,6 +104,11 @@ class _Run:
         self._output = open_output(request, self._notes.append)
         self._subscriber: Subscriber | None = None
         self._segment: Segment | None = None
+        self._times = Timetable(request.url, request.tls, request.auth)
+        self._wanted_to: tuple[int, int] | None = None  # epoch and seq of the last segment of --until, once it is known
+        self._is_over = False  # nothing that begins from now on is wanted
+        self._limit = anyio.CancelScope()  # of the time in which segments are read
+        self._takes = False  # a segment, and tells of it
 
     async def run(self) -> SubscriberStatistics:
         try:
@@ -131,6 +139,7 @@ class _Run:
 
             group.start_soon(ended_by_reader, self._watch_retries())
             group.start_soon(ended_by_reader, self._watch_start())
+            group.start_soon(self._watch_end)
             try:
                 reason = await self._timed()
             except SinkClosed:
@@ -144,16 +153,72 @@ class _Run:
 
     async def _timed(self) -> str:
         request = self._request
-        with anyio.move_on_after(request.for_s) as scope:
+        with self._limit, anyio.move_on_after(request.for_s) as scope:
             async with self._output:
-                start: str | Position = self._output.position or request.start
-                if self._output.position is None and request.since_s is not None:
-                    start = await start_since(request.url, request.since_s, request.tls, request.auth)
+                start = await self._start()
                 await self._report.tell(
                     "start", url=wire.redacted_urls(request.url), output=request.output, start=str(start)
                 )
-                await self._receive(start)
-        return "time" if scope.cancelled_caught else "channel"
+                if await self._begins_before_end(start):
+                    await self._receive(start)
+        return "time" if scope.cancelled_caught or self._is_over else "channel"
+
+    async def _start(self) -> str | Position:
+        """Where to begin."""
+        request = self._request
+        if self._output.position is not None:
+            return self._output.position
+        if request.since is None:
+            return request.start
+        try:
+            answer = await self._times.since(request.since)
+        except ChannelNotFound:
+            return "earliest"
+        return f"{answer.segments[0].seq}@{answer.epoch}" if answer.segments else "next"
+
+    # --until.
+
+    async def _begins_before_end(self, start: str | Position) -> bool:
+        """If --until has passed, find the last segment: whether it, or one before it, is still to be read."""
+        until = self._request.until
+        if until is None or until.on(now := time.time()) > now:
+            return True
+        last, answer = await self._times.last(until)
+        if last is None:
+            raise TrickleError(f"{self._progress.channel} has nothing of the time before --until")
+        self._wanted_to = answer.epoch, last.seq
+        begin: Position | None = None
+        with suppress(InvalidSeq):  # not a position, but "earliest"
+            begin = Position.parse(str(start))
+        self._is_over = begin is not None and (begin.epoch or answer.epoch, begin.seq) > self._wanted_to
+        return not self._is_over
+
+    async def _watch_end(self) -> None:
+        """If --until is to come, wait for it and find the last segment; end the run if that was read already."""
+        until = self._request.until
+        if until is None or until.at is None or until.at <= time.time():
+            return
+        await anyio.sleep(until.at - time.time())
+        with suppress(TrickleError):  # the server does not say: then it is the one that is being read
+            last, answer = await self._times.last(until)
+            self._wanted_to = answer.epoch, -1 if last is None else last.seq
+        following = None if self._subscriber is None else self._subscriber.position
+        if following is not None and self._wanted_to is not None and following.epoch is not None:
+            self._is_over = (following.epoch, following.seq) > self._wanted_to
+        else:
+            self._is_over = True
+        if self._is_over and not self._takes:
+            self._limit.cancel()
+
+    def _is_last(self, segment: Segment, *, read: bool) -> bool:
+        """Whether no segment behind this one is wanted, or this one neither, unless it was read already."""
+        if self._wanted_to is not None and not self._is_over:
+            epoch, seq = self._wanted_to
+            if segment.epoch == epoch:
+                self._is_over = segment.seq + read > seq
+            else:  # the channel has begun anew
+                self._is_over = segment.restarted or (segment.epoch or 0) > epoch
+        return self._is_over
 
     async def _receive(self, start: str | Position) -> None:
         """Read to the end of the channel."""
@@ -171,7 +236,13 @@ class _Run:
         self._progress.statistics = subscriber.statistics
         async with subscriber:
             async for segment in subscriber:
+                if self._is_last(segment, read=False):
+                    return
+                self._takes = True
                 await self._take(segment)
+                self._takes = False
+                if self._is_last(segment, read=True):
+                    return
         if missed := subscriber.missed_at_end:
             await self._report.tell("gap", missed=missed, before=None)
         await self._output.ended(subscriber.missed_at_end)

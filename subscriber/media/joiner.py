@@ -19,11 +19,10 @@ from tempfile import SpooledTemporaryFile
 from typing import TYPE_CHECKING, Any, BinaryIO, Final, NamedTuple, TypeAlias, cast
 
 import anyio
-from anyio import to_thread
 
 from tricklecast.subscriber.media.opening import NotMedia, open_segment
 from tricklecast.subscriber.segment import Segment
-from tricklecast.subscriber.sinks import Output, SinkFailed, check_path
+from tricklecast.subscriber.sinks import OneAtATime, Output, SinkFailed, check_path
 from tricklecast.trickle.amounts import count
 from tricklecast.trickle.errors import InvalidInput, TrickleError
 from tricklecast.trickle.media.containers import SNIFF_BYTES, Container, damaged_fragments, sniff
@@ -618,6 +617,7 @@ class JoinedFile(Output):
         self._note = note
         self._spool: SpooledTemporaryFile[bytes] | None = None
         self._segment: Segment | None = None
+        self._threads = OneAtATime()
 
     @property
     def files(self) -> tuple[Path, ...]:
@@ -626,7 +626,7 @@ class JoinedFile(Output):
 
     async def begin(self, segment: Segment) -> None:
         """A segment begins; one that was not ended counts as cut short."""
-        await to_thread.run_sync(self._add, False)
+        await self._threads.run(self._add, False)
         self._spool, self._segment = SpooledTemporaryFile(SPOOL_BYTES), segment  # noqa: SIM115 - closed in _add
 
     async def write(self, data: bytes) -> None:
@@ -643,13 +643,13 @@ class JoinedFile(Output):
         """
         segment = self._segment
         assert segment is not None
-        await to_thread.run_sync(self._add, segment.truncated is None and segment.broken is None)
+        await self._threads.run(self._add, segment.truncated is None and segment.broken is None)
 
     async def __aexit__(self, *exc_info: object) -> None:
         """Finish the file, whatever ended the run; the segment under way is in it as far as it came."""
         try:
             with anyio.CancelScope(shield=True):
-                await to_thread.run_sync(self._finish)
+                await self._threads.run(self._finish)
         except TrickleError as failure:
             if not isinstance(exc_info[1], TrickleError):
                 raise

@@ -14,8 +14,8 @@ import anyio
 import pytest
 
 from tests.subscriber.fake import run
-from tests.support.waiting import until
-from tricklecast.subscriber.sinks import FileSink, PipeSink, SinkClosed, SinkFailed, open_sink
+from tests.support.waiting import WITHIN_S, until
+from tricklecast.subscriber.sinks import FileSink, OneAtATime, PipeSink, SinkClosed, SinkFailed, open_sink
 from tricklecast.trickle.errors import InvalidInput
 
 
@@ -251,3 +251,30 @@ class TestNamedPipes:
                 await sink.write(b"data")
 
         run(main)
+
+
+def test_what_is_cancelled_is_over_before_the_next_begins() -> None:
+    """A thread goes on when its task is cancelled: a file would be closed while it is written to."""
+    begun, go = threading.Event(), threading.Event()
+    done: list[str] = []
+
+    def write() -> None:
+        begun.set()
+        go.wait(WITHIN_S)
+        done.append("written")
+
+    async def main() -> None:
+        threads = OneAtATime()
+        writing = asyncio.ensure_future(threads.run(write))
+        await asyncio.to_thread(begun.wait, WITHIN_S)
+        writing.cancel()
+        await asyncio.wait({writing})
+        assert writing.cancelled()
+        closing = asyncio.ensure_future(threads.run(done.append, "closed"))
+        await asyncio.wait({closing}, timeout=0.1)
+        assert done == []
+        go.set()
+        await closing
+
+    asyncio.run(main())
+    assert done == ["written", "closed"]

@@ -23,7 +23,8 @@ from tests.support.segments import cut
 from tests.support.waiting import WITHIN_S, eventually
 from tricklecast.app.tools.conformance.target import RemoteChannel
 from tricklecast.subscriber.command import clip as clips
-from tricklecast.subscriber.command.clip import Clip, Moment, run
+from tricklecast.subscriber.command.clip import Clip, run
+from tricklecast.subscriber.command.moments import Moment
 from tricklecast.trickle.errors import ChannelNotFound, InvalidInput, TrickleError
 from tricklecast.trickle.terminal import Screen
 

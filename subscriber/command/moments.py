@@ -1,0 +1,185 @@
+"""Moments in a channel's past or future, and the segments that were on their way then: for ``--since`` and ``--until``.
+
+A server lists closed segments by the time at which they closed, by its own clock, those in its data directory, too, and
+those that are being written behind them. So the first segment of the list from a moment on is the one that was on its
+way at that moment.
+"""
+
+from __future__ import annotations
+
+import ssl
+import time
+from contextlib import suppress
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from email.utils import parsedate_to_datetime
+from typing import Any, Final, Self
+
+import httpx
+
+from tricklecast.subscriber.command.listing import segments_of
+from tricklecast.trickle.amounts import parse_duration
+from tricklecast.trickle.bearer import Bearer
+from tricklecast.trickle.client.arguments import server_url
+from tricklecast.trickle.client.control import json_of
+from tricklecast.trickle.client.listing import error_of
+from tricklecast.trickle.errors import ChannelNotFound, InvalidInput, RemoteProtocolError
+from tricklecast.trickle.wire import redacted
+
+NEAR_S: Final = 1.5
+"""A moment is as exact as this, in seconds: the server's clock comes in whole ones."""
+
+
+@dataclass(frozen=True, slots=True)
+class Moment:
+    """A moment as a person names it.
+
+    Attributes:
+        ago_s: how long ago it was, in seconds; 0.0 is now.
+        at: the moment itself, in seconds of Unix time; ``None``: ``ago_s`` counts.
+    """
+
+    ago_s: float = 0.0
+    at: float | None = None
+
+    @classmethod
+    def parse(cls, text: str) -> Self:
+        """Read a time before now (``10m``), or a time of day or date (``2026-11-23T18:00:00``, here or with a zone).
+
+        Raises:
+            ValueError: it is neither.
+        """
+        with suppress(InvalidInput):
+            return cls(parse_duration(text, zero=True))
+        try:
+            return cls(at=datetime.fromisoformat(text).timestamp())
+        except ValueError:
+            raise ValueError(
+                f"use a time before now (10m), or one with its date (2026-11-23T18:00:00), not {text!r}"
+            ) from None
+
+    @property
+    def query(self) -> str:
+        """For the server's list of segments."""
+        if self.at is None:
+            return f"{max(1, round(self.ago_s * 1000))}ms"  # a server takes no 0
+        return f"{datetime.fromtimestamp(self.at, UTC):%Y-%m-%dT%H:%M:%S.%fZ}"
+
+    def on(self, now_at: float) -> float:
+        """In seconds of Unix time."""
+        return now_at - self.ago_s if self.at is None else self.at
+
+
+NOW: Final = Moment()
+
+
+@dataclass(frozen=True, slots=True)
+class Listed:
+    """A segment as the server lists it; times are in seconds of Unix time, by the server's clock.
+
+    Attributes:
+        closed_at: ``None``: it is being written.
+    """
+
+    seq: int
+    opened_at: float
+    closed_at: float | None
+
+    @classmethod
+    def of(cls, segment: dict[str, Any]) -> Self:
+        closed = segment["closed_at"]
+        return cls(
+            int(segment["seq"]),
+            datetime.fromisoformat(segment["opened_at"]).timestamp(),
+            None if closed is None else datetime.fromisoformat(closed).timestamp(),
+        )
+
+
+@dataclass(frozen=True, slots=True)
+class Answer:
+    """What the server said.
+
+    Attributes:
+        epoch, next_seq: of the channel.
+        segments: the first ones that were asked for, ascending.
+        now_at: when it said so, in seconds of Unix time, by its clock.
+    """
+
+    epoch: int
+    next_seq: int
+    segments: tuple[Listed, ...]
+    now_at: float
+
+
+@dataclass(frozen=True, slots=True)
+class Timetable:
+    """When the segments of a channel were published, as its server tells it.
+
+    Attributes:
+        url: of the channel; several with commas between for a cluster.
+        tls: the authorities that https servers are checked against; ``None``: the system's.
+    """
+
+    url: str
+    tls: ssl.SSLContext | None = None
+    auth: Bearer | None = None
+
+    async def since(self, moment: Moment, first: int = 0) -> Answer:
+        """The segment that was on its way at a moment, or the next one behind it; none if there is none any more.
+
+        Args:
+            first: only this seq, and higher ones.
+
+        Raises:
+            TrickleError: the server does not tell, or does not answer.
+        """
+        return await self.ask(f"since={moment.query}&from={first}&limit=1")
+
+    async def last(self, until: Moment, first: int = 0) -> tuple[Listed | None, Answer]:
+        """The last segment that began before a moment has passed, and what the server said.
+
+        Args:
+            until: the moment. It has passed, or it is now.
+            first: only this seq, and higher ones.
+
+        Returns:
+            ``None`` if the first one began later.
+
+        Raises:
+            TrickleError: the server does not tell, or does not answer.
+        """
+        answer = await self.since(until, first)
+        if not answer.segments:
+            answer = await self.ask(f"from={max(first, answer.next_seq - 1)}&limit=1")
+        until_at = until.on(answer.now_at)
+        found = answer.segments
+        if found and found[0].opened_at > until_at + NEAR_S:  # nothing was on its way: the one before it is the last
+            found = (await self.ask(f"from={max(first, found[0].seq - 1)}&limit=1")).segments
+        is_there = bool(found) and found[0].opened_at <= until_at + NEAR_S
+        return found[0] if is_there else None, answer
+
+    async def ask(self, query: str) -> Answer:
+        """Ask for segments.
+
+        Raises:
+            ChannelNotFound: there is no such channel.
+            TrickleError: the server does not tell, or does not answer.
+        """
+        response = await segments_of(self.url, query, self.tls, self.auth)
+        match response.status_code, json_of(response):
+            case 200, {"epoch": int(epoch), "next_seq": int(next_seq), "segments": [*segments]}:
+                return Answer(epoch, next_seq, tuple(map(Listed.of, segments)), _time_of(response))
+            case 404, {"detail": "no such channel"}:
+                raise ChannelNotFound(404)
+            case status, _ if status == 404 or status < 400:
+                server = redacted(server_url(self.url))
+                raise RemoteProtocolError(status, detail=f"{server} does not tell when segments were published")
+        raise error_of(response)
+
+
+def _time_of(response: httpx.Response) -> float:
+    """The server's time, in the middle of the second that it names; ours if it names none."""
+    try:
+        return parsedate_to_datetime(response.headers["Date"]).timestamp() + 0.5
+    except (KeyError, ValueError):
+        return time.time()
