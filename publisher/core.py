@@ -185,6 +185,7 @@ class Advance(NamedTuple):
     receipt: Receipt | None = None
     error: TrickleError | None = None
     drop: bool = False  # the server may hold a part of it: tell it that no more comes, so that its readers learn it
+    in_doubt: bool = False  # the server may hold all of it: read it back, and call Plan.found() if that is the same
 
 
 @dataclass(frozen=True, slots=True)
@@ -429,18 +430,22 @@ class Plan:
         self.numbering.settle(ticket.seq, closed=True)
         repeated = progress.over and ticket.exposed and stored is not None
         if (progress.ended or repeated) and (stored is None or stored >= progress.handed):
-            self._retries.worked()
-            self._published = True
-            if not (self._held or self.uncertain):  # otherwise the request began before the failure, and proves nothing
-                self.trouble = None
-            closed = Closed.COMPLETE if progress.handed else Closed.EMPTY
-            told_s = progress.first_byte_s, progress.answered_s
-            return Advance(Receipt(ticket.seq, progress.handed, stored, closed, *told_s, ticket.attempt))
+            return self.found(ticket, progress, stored)
         if progress.held and not ticket.final and (stored == 0 or not (ticket.exposed or progress.exposed)):
             error = Superseded(answer.status, seq=ticket.seq, detail="another client closed it before it began")
             return self._resync(ticket, ticket.seq + 1, error, progress)
         detail = f"another client closed it; the server has {stored} of {progress.handed} bytes"
         return Advance(error=Superseded(answer.status, seq=ticket.seq, detail=detail))
+
+    def found(self, ticket: Ticket, progress: Progress, stored: int | None) -> Advance:
+        """The server has all of a segment: ``stored`` bytes, if it says so."""
+        self._retries.worked()
+        self._published = True
+        if not (self._held or self.uncertain):  # otherwise the request began before the failure, and proves nothing
+            self.trouble = None
+        closed = Closed.COMPLETE if progress.handed else Closed.EMPTY
+        told_s = progress.first_byte_s, progress.answered_s
+        return Advance(Receipt(ticket.seq, progress.handed, stored, closed, *told_s, ticket.attempt))
 
     def _on_missing(self, ticket: Ticket, error: SegmentMissing, progress: Progress, *, unwritten: bool) -> Decision:
         """470: nothing of this request was stored, and the server says where its head is."""
@@ -496,7 +501,8 @@ class Plan:
             return self._stop(error if not why else Superseded(seq=ticket.seq, detail=why, latest=error.latest))
         self.numbering.settle(ticket.seq, closed=True)
         if ticket.exposed or ticket.final or not progress.held:
-            return Advance(error=error)
+            # A server that was killed has forgotten the key of what it had stored, and not answered.
+            return Advance(error=error, in_doubt=ticket.exposed and progress.over and progress.held)
         return self._resync(ticket, ticket.seq + 1, error, progress)
 
     def _compare(self, ticket: Ticket, head: int, *, unwritten: bool = False) -> str | None:

@@ -30,7 +30,8 @@ from tricklecast.publisher.events import (
     SegmentPublished,
 )
 from tricklecast.trickle import wire
-from tricklecast.trickle.client.answers import ExchangeOutcome, Lost, exchange
+from tricklecast.trickle.client import faults
+from tricklecast.trickle.client.answers import Answer, ExchangeOutcome, Lost, exchange
 from tricklecast.trickle.client.nodes import Nodes, ask
 from tricklecast.trickle.client.retry import Stop
 from tricklecast.trickle.client.tasks import Notifier, clock
@@ -55,6 +56,9 @@ beyond its head, so further ones have to wait in any case; a task for each would
 
 GIVE_UP_S: Final = 5.0
 """How long the server is given to hear that a segment was given up. It finds out by itself after about as long."""
+
+READ_BACK_S: Final = 10.0
+"""How long a segment that a server may have stored before it was killed is read back."""
 
 MAX_UNSEEN: Final = 1000
 """Failed segments that are remembered until the end, in case the program does not ask for their result."""
@@ -133,6 +137,25 @@ class Requests:
         headers = {wire.TRUNCATED: "dropped"} | _pinned(epoch)
         return await self._send("DELETE", _segment(seq), headers, seq=seq)
 
+    async def has(self, seq: int, body: Body) -> bool:
+        """Whether the server has exactly this body as a finished segment: reads it back."""
+        found = await self._send("GET", _segment(seq), {}, seq=seq, stays_open=_is_whole)
+        if not (isinstance(found, Answer) and _is_whole(found)):
+            return False
+        from hashlib import sha256  # after a crash of the server only
+
+        mine, theirs = sha256(), sha256()
+        try:
+            while chunk := await found.body.receive():
+                theirs.update(chunk)
+        except faults.TransportError:
+            return False
+        finally:
+            await found.body.aclose()
+        for at in range(body.count):
+            mine.update(body.chunk(at))
+        return mine.digest() == theirs.digest()
+
     async def leave(self, seq: int, epoch: int | None) -> ExchangeOutcome:
         """Tell the server that this client publishes no more. ``seq`` is its newest segment, which is over."""
         headers = {wire.TRUNCATED: "left", wire.LEAVE: "1"} | _pinned(epoch)
@@ -146,12 +169,15 @@ class Requests:
         attempt: int = 1,
         seq: int | None = None,
         body: Sending | None = None,
+        stays_open: Callable[[Answer], bool] = lambda _: False,
     ) -> ExchangeOutcome:
         headers |= {wire.ATTEMPT: str(attempt)} if attempt > 1 else {}
 
         def request(url: ChannelURL) -> Awaitable[ExchangeOutcome]:
             place = "" if self._nodes.alone else f"{wire.redacted(url.root)}: "
-            return exchange(self._http, method, target(url), headers, body=body, seq=seq, place=place)
+            return exchange(
+                *(self._http, method, target(url), headers), body=body, seq=seq, place=place, stays_open=stays_open
+            )
 
         return await ask(
             self._nodes,
@@ -164,6 +190,11 @@ class Requests:
 
 def _segment(seq: int) -> Callable[[ChannelURL], str]:
     return lambda url: url.segment(seq)
+
+
+def _is_whole(answer: Answer) -> bool:
+    """Whether the bytes of a segment follow the head of an answer that was not cut short."""
+    return answer.status == wire.Status.OK and wire.TRUNCATED not in answer.headers
 
 
 def _pinned(epoch: int | None) -> dict[str, str]:
@@ -788,7 +819,9 @@ class Segments:
         decision = self._plan.on_post(ticket, outcome, progress)
         self._tell_forgotten()
         match decision:
-            case Advance():
+            case Advance(in_doubt=in_doubt):
+                if in_doubt and await self._is_stored(upload):
+                    decision = self._plan.found(ticket, progress, progress.handed)
                 self._conclude(upload, decision)
                 return False
             case Stop(error):
@@ -815,6 +848,12 @@ class Segments:
         body.rest()
         await anyio.sleep(0.0 if holds else delay_s)
         return True
+
+    async def _is_stored(self, upload: Upload) -> bool:
+        """Whether the server has all of a segment."""
+        with anyio.move_on_after(READ_BACK_S):
+            return await self._requests.has(upload.ticket.seq, upload.body)
+        return False
 
     def _on_begun(self, upload: Upload) -> None:
         upload.touched, upload.resting = True, False

@@ -4,16 +4,18 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Iterator
+from pathlib import Path
 
 import anyio
+import anyio.lowlevel
 import httpx
 import pytest
 
 from tests.app.core.support import owned
-from tests.publisher.fakes import publisher
+from tests.publisher.fakes import Answer, Trickle, cut, publisher, reply
 from tests.publisher.proxies import WITHOUT_ANSWER, proxy
 from tests.support.local import LocalServer, local_server
-from tests.support.peers import run
+from tests.support.peers import fake_server, run
 from tests.support.waiting import WITHIN_S, until
 from tricklecast import testing
 from tricklecast.publisher import Publisher, SegmentWriter
@@ -348,5 +350,60 @@ def test_a_channel_that_has_just_ended_begins_at_any_number(server: LocalServer)
         async with Publisher(url, start=5) as second:
             assert (await second.publish(b"new")).seq == 5
             assert (await get(server, "again", 5)).content == b"new"
+
+    run(main())
+
+
+def test_a_segment_that_a_killed_server_had_stored_is_published(tmp_path: Path) -> None:
+    """Only its answer was cut off. The server has forgotten the segment's key, so the publisher reads it back."""
+
+    async def main() -> None:
+        with testing.server(data_dir=tmp_path, ack="journal") as real:
+            async with proxy(real.port) as between, publisher(between.url("cam")) as pub, httpx.AsyncClient() as http:
+                between.cuts["POST /trickle/cam/1"] = [WITHOUT_ANSWER]
+                await pub.publish(b"before")
+                await until(lambda: "POST /trickle/cam/1" in between.requests)
+                between.down = True
+                async with pub.segment(wait=False) as segment:
+                    await segment.write(b"the segment")
+                while wire.SIZE not in (await http.head(f"{real.url('cam')}/1")).headers:
+                    await anyio.lowlevel.checkpoint()
+                await anyio.to_thread.run_sync(real.kill)
+                await anyio.to_thread.run_sync(real.restart)
+                between.down = False
+                receipt = await segment.settled()
+                assert (receipt.seq, receipt.sent, receipt.stored) == (1, 11, 11)
+                assert (await pub.publish(b"next")).seq == 2
+                assert (pub.statistics().lost, pub.statistics().segments) == (0, 3)
+
+    run(main())
+
+
+@pytest.mark.parametrize(
+    ("answer", "is_published"),
+    [
+        (reply(200, {wire.SEQ: 1}, b"mine"), True),
+        (reply(200, {wire.SEQ: 1}, b"hers"), False),
+        (reply(200, {wire.SEQ: 1, wire.TRUNCATED: "truncated"}, b"mine"), False),
+        (reply(403), False),
+        (cut(), False),
+    ],
+    ids=["whole", "another's", "truncated", "may not read", "lost"],
+)
+def test_a_closed_segment_is_ones_own_if_it_has_the_same_bytes(answer: Answer, is_published: bool) -> None:
+    """Any other one is somebody else's, or a part: the segment is lost, and the next one can be published."""
+
+    async def main() -> None:
+        trickle = Trickle(epoch=1)
+        trickle.instead["POST 1"] = [cut(after=1), reply(409, {wire.LATEST: 2})]
+        trickle.instead["GET 1"] = [answer]
+        async with fake_server(trickle) as server, publisher(server, preconnect=0) as pub:
+            await pub.publish(b"before")
+            if is_published:
+                assert (await pub.publish(b"mine")).seq == 1
+            else:
+                with pytest.raises(errors.Superseded):
+                    await pub.publish(b"mine")
+            assert (await pub.publish(b"next")).seq == 2
 
     run(main())
