@@ -207,8 +207,12 @@ class _TsMuxer:
             data += self._writers[track].write(track, part)
         return self._edited(track, data)
 
-    def end(self) -> bytes:
-        """End the segment; returns the rest of it."""
+    def end(self, *, last: bool) -> bytes:
+        """End the segment; returns the rest of it.
+
+        Args:
+            last: no segment of these streams follows, so nothing may be kept for one.
+        """
         # A writer keeps sound of less than 170 bytes until there is more of it: the segment's last comes now.
         data = b"".join(self._edited(track, writer.close()) for track, writer in self._writers.items())
         self._writers = {}
@@ -454,7 +458,9 @@ MAX_FRAGMENT: Final = CLOCK_HZ // 5
 """With video, a fragment is a frame, and the sound since the frame before; without, 200 ms."""
 
 MAX_WAIT: Final = CLOCK_HZ
-"""If only a track's first packet can describe it, the first segment waits for it so many ticks."""
+"""If only a track's first packet can describe it, the first segment waits for it so many ticks.
+
+A segment's first fragment waits :data:`MAX_FRAGMENT` at most for packets of each track."""
 
 _MP4_OPTIONS: Final = {
     "movflags": "empty_moov+default_base_moof+delay_moov",
@@ -482,6 +488,10 @@ _NOT_SYNC: Final = 0x01010000
 class FragmentedMp4:
     """Fragmented MP4 over all segments, each with its own init segment; fragments are counted from muxer to muxer.
 
+    The first fragment of a segment has something of each track: VLC 3 takes the time of a track that is missing there
+    for zero, and then drops all its sound as too late. So the sound behind the last picture of a segment goes into the
+    next one, with the picture that begins it, and costs no time; where there was none, the picture waits for it.
+
     Its attributes are those of :class:`MpegTs`, and its muxers have the same methods.
     """
 
@@ -501,6 +511,7 @@ class _Mp4Muxer:
     def __init__(self, streams: Streams, lead: int, numbers: Iterator[int]) -> None:
         self._tracks = {track: _Track(stream) for track, stream in streams.items()}
         self._lead = self._tracks[lead]
+        self._leads_video = self._lead.stream.type == "video"
         self._numbers = numbers
         self._init = b""
         self._init_of: list[bytes | None] = []
@@ -515,25 +526,42 @@ class _Mp4Muxer:
         if times.captured_us is not None:
             self._time = times
         own.add(packet, times)
-        is_whole = own is self._lead and own.stream.type == "video"
-        if not is_whole and times.dts - self._begun_at < MAX_FRAGMENT:
-            return b""
-        return self._flush(wait=times.dts - self._begun_at < MAX_WAIT)
+        waited = times.dts - self._begun_at
+        if not self._is_open:
+            return self._flush() if self._may_open(waited) else b""
+        is_whole = own is self._lead and self._leads_video
+        return self._flush() if is_whole or waited >= MAX_FRAGMENT else b""
 
     @property
     def left_out(self) -> int:
         """Packets that came before a description of their track that can be read."""
         return sum(track.left_out for track in self._tracks.values())
 
-    def end(self) -> bytes:
-        data = self._flush(wait=False)
-        self._is_open, self._time = False, None
+    def end(self, *, last: bool) -> bytes:
+        is_kept = not last and self._is_open and self._leads_video and not self._lead.holds
+        data = b"" if is_kept else self._flush()
+        self._is_open, self._begun_at, self._time = False, None, None
+        for track in self._tracks.values():
+            track.end()
         return data
 
-    def _flush(self, *, wait: bool) -> bytes:
-        """All packets that are held, as one fragment; nothing yet, while a track must be waited for."""
-        if not self._is_open and wait and not all(track.is_described for track in self._tracks.values()):
-            return b""
+    def _may_open(self, waited: int) -> bool:
+        """Whether the first fragment of a segment may be written.
+
+        Args:
+            waited: ticks since its first packet.
+        """
+        if waited >= MAX_WAIT:
+            return True
+        tracks = self._tracks.values()
+        if not all(track.is_described for track in tracks):
+            return False
+        if waited >= MAX_FRAGMENT:
+            return True
+        return self._leads_video and all(track.holds or track.is_silent for track in tracks)
+
+    def _flush(self) -> bytes:
+        """All packets that are held, as one fragment."""
         parts = [] if self._is_open else [self._init_segment()]
         runs = [run for track in self._tracks.values() if (run := track.take())]
         self._begun_at = None
@@ -612,6 +640,7 @@ class _Track:
     Attributes:
         number: in the init segment; 0 if it does not name the track.
         scale: ticks per second, likewise.
+        is_silent: the last segment had nothing of it.
     """
 
     def __init__(self, stream: Stream) -> None:
@@ -627,6 +656,8 @@ class _Track:
         self._is_annex_b = self._codec in _ANNEX_B and not self.extradata.startswith(b"\1")
         self._filter = _filter(stream, _ANNEX_B[self._codec] if self._is_annex_b else _MP4_FILTERS.get(self._codec))
         self._held: list[tuple[bytes, Times, bool]] = []
+        self.is_silent = False
+        self._came = False  # a packet, in the segment under way
         self._duration = 0
         self._last_duration = 1
 
@@ -655,7 +686,17 @@ class _Track:
             return self.first is not None
         return bool(self.extradata) or self._codec not in _NEED_EXTRADATA
 
+    @property
+    def holds(self) -> bool:
+        """Whether packets wait to be sent."""
+        return bool(self._held)
+
+    def end(self) -> None:
+        """A segment ends."""
+        self.is_silent, self._came = not self._came, False
+
     def add(self, packet: Packet[Stream], times: Times) -> None:
+        self._came = True
         self._duration = ticks(packet.duration or 0, packet.time_base)
         if self.decoder is not None and not _has_shape(self.decoder):
             _look(self.decoder, bytes(packet))

@@ -145,7 +145,7 @@ class Segmenter:
         if self._is_over(track, times.dts, begins=begins):
             self.forced += is_lead and not begins and self._size >= self._max_bytes
             sound_only = self._leads_video and track in self._sounds and self._have_stopped(times.dts)
-            yield from self.finish() if self._leader_of(sound_only) != self._leader else self.end()
+            yield from self.finish() if self._leader_of(sound_only) != self._leader else self.end(last=False)
             yield SegmentEnd()
             self._is_forced = not begins
             self._write(sound_only=sound_only)
@@ -175,14 +175,14 @@ class Segmenter:
 
     def finish(self) -> Iterator[Step]:
         """The rest of all streams; a stream that began too late for the segment under way gets a segment of its own."""
-        yield from self.end()
-        if self._muxer is not None and (data := self._muxer.end()):
+        yield from self.end(last=True)
+        if self._muxer is not None and (data := self._muxer.end(last=True)):
             yield from (SegmentEnd(), Chunk(data))
 
-    def end(self) -> Iterator[Step]:
+    def end(self, *, last: bool) -> Iterator[Step]:
         """The rest of the segment under way."""
         self._begun_at, self._has_lead, self._size, self._is_forced = None, False, 0, False
-        if self._muxer is not None and (data := self._muxer.end()):
+        if self._muxer is not None and (data := self._muxer.end(last=last)):
             yield Chunk(data)
 
     def _wait(self, dts: int, captured: object) -> int:

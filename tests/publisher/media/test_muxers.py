@@ -7,6 +7,7 @@ from fractions import Fraction
 from pathlib import Path
 
 import av
+import pytest
 from av import Packet
 from av.stream import Stream
 from hypothesis import given
@@ -23,7 +24,16 @@ from tricklecast.publisher.media.muxers import (
     fragment,
     length_prefixed,
 )
-from tricklecast.trickle.media.containers import PACKET_BYTES, Continuity, Step, boxes, init_segment, tracks, ts_packets
+from tricklecast.trickle.media.containers import (
+    PACKET_BYTES,
+    Continuity,
+    Step,
+    boxes,
+    find_box,
+    init_segment,
+    tracks,
+    ts_packets,
+)
 from tricklecast.trickle.media.timeline import CLOCK_HZ
 
 
@@ -45,15 +55,62 @@ def init_of(data: bytes) -> bytes:
     return init_segment(data)
 
 
+def tracks_of_fragments(data: bytes) -> list[list[int]]:
+    """The numbers of the tracks that each fragment has something of."""
+    return [
+        [int.from_bytes(find_box(part.body, b"tfhd")[4:8]) for part in boxes(item.body) if part.kind == b"traf"]
+        for item in boxes(data)
+        if item.kind == b"moof"
+    ]
+
+
 def test_a_picture_leaves_mp4_at_once(tmp_path: Path) -> None:
-    """With what it needs, and the sound since the one before it."""
+    """With what it needs, and the sound since the one before it; the first one, once there is sound."""
     streams, packets = read(make_clip(tmp_path / "clip.mp4"))
     muxer = FragmentedMp4().muxer(dict(enumerate(streams)), 0)
     sent = [(packet.stream_index, muxer.add(packet.stream_index, packet, times(packet))) for packet in packets[:40]]
-    assert all(bool(data) == (stream == 0) for stream, data in sent)
-    last_picture = max(number for number, (stream, _) in enumerate(sent) if stream == 0)
-    assert bool(muxer.end()) == (last_picture < len(sent) - 1)
-    assert muxer.end() == b""
+    begun = next(at for at, (_, data) in enumerate(sent) if data)
+    assert sent[begun][0] == 1
+    assert all(stream == 0 for stream, _ in sent[:begun])
+    assert all(bool(data) == (stream == 0) for stream, data in sent[begun + 1 :])
+    last_picture = max(at for at, (stream, _) in enumerate(sent) if stream == 0)
+    assert bool(muxer.end(last=True)) == (last_picture < len(sent) - 1)
+    assert muxer.end(last=True) == b""
+
+
+@pytest.mark.parametrize("every", [1, 2, 3])
+def test_the_first_fragment_of_a_segment_has_each_track(tmp_path: Path, every: int) -> None:
+    """Sound behind a segment's last picture goes with the next picture, at once; if there is none, it is waited for."""
+    streams, packets = read(make_clip(tmp_path / "clip.mp4"))
+    sound = [packet for packet in packets if packet.stream_index == 1]
+    packets = [packet for packet in packets if packet not in sound or sound.index(packet) % every == 0]
+    muxer = FragmentedMp4().muxer(dict(enumerate(streams)), 0)
+    segments: list[bytes] = []
+    kinds = [packet.stream_index for packet in packets]  # the muxer changes packets
+    data, expected = b"", kinds.count(1)
+    for at, (track, packet) in enumerate(zip(kinds, packets, strict=True)):
+        if track == 0 and packet.is_keyframe and data:
+            segments.append(data + muxer.end(last=False))
+            data = muxer.add(0, packet, times(packet))
+            assert bool(data) == (kinds[at - 1] == 1)
+        else:
+            data += muxer.add(track, packet, times(packet))
+    segments.append(data + muxer.end(last=True))
+    assert len(segments) > 2
+    assert [tracks_of_fragments(segment)[0] for segment in segments] == [[1, 2]] * len(segments)
+    whole = decode(b"".join(segments), "mp4")
+    assert (len(whole.hashes["video"]), len(whole.hashes["audio"])) == (len(packets) - expected, expected)
+
+
+def test_sound_that_stopped_is_not_waited_for(tmp_path: Path) -> None:
+    """A segment waits 200 ms for it; the segment after one without sound does not wait."""
+    streams, packets = read(make_clip(tmp_path / "clip.mp4"))
+    pictures = [packet for packet in packets if packet.stream_index == 0]
+    muxer = FragmentedMp4().muxer(dict(enumerate(streams)), 0)
+    sent = [bool(muxer.add(0, packet, times(packet))) for packet in pictures[:25]]
+    assert sent == [False] * 5 + [True] * 20
+    assert muxer.end(last=False) == b""
+    assert tracks_of_fragments(muxer.add(0, pictures[25], times(pictures[25]))) == [[1]]
 
 
 def test_a_track_that_only_its_packets_describe_is_waited_for(tmp_path: Path) -> None:
@@ -63,7 +120,7 @@ def test_a_track_that_only_its_packets_describe_is_waited_for(tmp_path: Path) ->
     sound = [packet for packet in packets if packet.stream_index == 1]
     muxer = FragmentedMp4().muxer(dict(enumerate(streams)), 0)
     assert [muxer.add(packet.stream_index, packet, times(packet)) for packet in pictures[:10]] == [b""] * 10
-    data = muxer.add(sound[0].stream_index, sound[0], times(sound[0])) + muxer.end()
+    data = muxer.add(sound[0].stream_index, sound[0], times(sound[0])) + muxer.end(last=True)
     assert len(tracks(init_of(data))) == 2
     assert len(decode(data, "mp4").hashes["video"]) == 10
 
@@ -77,10 +134,10 @@ def test_a_first_packet_that_does_not_describe_its_track_is_left_out(tmp_path: P
     cut.time_base = sound[0].time_base
     muxer = FragmentedMp4().muxer(dict(enumerate(streams)), 0)
     muxer.add(1, cut, times(sound[0]))
-    first = muxer.add(0, pictures[0], times(pictures[0])) + muxer.end()
+    first = muxer.add(0, pictures[0], times(pictures[0])) + muxer.end(last=True)
     assert (len(tracks(init_of(first))), muxer.left_out) == (1, 1)
     muxer.add(1, sound[1], times(sound[1]))
-    second = muxer.add(0, pictures[25], times(pictures[25])) + muxer.end()
+    second = muxer.add(0, pictures[25], times(pictures[25])) + muxer.end(last=True)
     assert (len(tracks(init_of(second))), muxer.left_out) == (2, 1)
 
 
@@ -103,13 +160,13 @@ def test_a_track_that_does_not_come_is_not_waited_for_long(tmp_path: Path) -> No
     held = next(number for number, part in enumerate(parts) if part)
     assert pictures[held].dts is not None
     assert abs(times(pictures[held]).dts - times(pictures[0]).dts - MAX_WAIT) <= 2 * 3600
-    first = b"".join(parts) + muxer.end()
+    first = b"".join(parts) + muxer.end(last=True)
     assert len(tracks(init_of(first))) == 1
     assert len(decode(first, "mp4").hashes["video"]) == 40
     second = (
         muxer.add(sound[0].stream_index, sound[0], times(sound[0]))
         + muxer.add(pictures[50].stream_index, pictures[50], times(pictures[50]))
-        + muxer.end()
+        + muxer.end(last=True)
     )
     assert len(tracks(init_of(second))) == 2
 
@@ -120,7 +177,7 @@ def test_parameters_that_change_are_in_the_next_init_segment(tmp_path: Path) -> 
     _, others = read(make_clip(tmp_path / "b.ts", audio=None, side=96))
     muxer = FragmentedMp4().muxer(dict(enumerate(streams)), 0)
     segments = [
-        b"".join(muxer.add(packet.stream_index, packet, times(packet)) for packet in part[:25]) + muxer.end()
+        b"".join(muxer.add(packet.stream_index, packet, times(packet)) for packet in part[:25]) + muxer.end(last=True)
         for part in (packets, others)
     ]
     assert init_of(segments[0]) != init_of(segments[1])
@@ -139,7 +196,7 @@ def test_times_are_exact(tmp_path: Path) -> None:
         packet.duration = 0
         data += muxer.add(0, packet, Times(dts + 7200, dts))
         expected.append(Fraction(dts, CLOCK_HZ))
-    data += muxer.end()
+    data += muxer.end(last=True)
     with av.open(io.BytesIO(data), "r", "mp4") as container:
         found = [packet.dts * packet.time_base for packet in container.demux() if packet.dts is not None]
     assert found == expected
@@ -210,7 +267,7 @@ def remuxed(clip: Path, kinds: tuple[str, ...] = ("video", "audio"), muxer: Muxe
                 assert packet.dts is not None
                 shown, decoded = (round(time * packet.time_base * 90_000) + 90_000 for time in (packet.pts, packet.dts))
                 parts.append(muxer.add(packet.stream_index, packet, Times(shown, decoded, None if number else 1)))
-        return [*parts, muxer.end()]
+        return [*parts, muxer.end(last=True)]
 
 
 def test_a_picture_leaves_mpegts_at_once(tmp_path: Path) -> None:
@@ -246,7 +303,7 @@ def test_counters_go_on_from_segment_to_segment_and_from_source_to_source(tmp_pa
         streams, packets = read(make_clip(tmp_path / "clip.mp4"))
         muxer = container.muxer(dict(enumerate(streams)), 0)
         for number, packet in enumerate(packets):
-            data = muxer.end() if number % 30 == 0 else b""
+            data = muxer.end(last=True) if number % 30 == 0 else b""
             data += muxer.add(packet.stream_index, packet, times(packet, None if number % 30 else 1))
             assert len(data) % PACKET_BYTES == 0
             for part in ts_packets(data):

@@ -414,7 +414,8 @@ def test_the_end_of_a_segment_may_fail(tmp_path: Path, monkeypatch: pytest.Monke
     """As any packet of it may: by the same error."""
     segmenter = Segmenter()
 
-    def full() -> Iterator[Step]:
+    def full(*, last: bool) -> Iterator[Step]:
+        assert last
         yield Chunk(b"the rest")
         raise OSError("the disk is full")
 
