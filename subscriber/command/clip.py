@@ -15,7 +15,7 @@ from __future__ import annotations
 import os
 import secrets
 import ssl
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import datetime
 from pathlib import Path
 from typing import Final, Self
@@ -24,6 +24,7 @@ import anyio
 
 from tricklecast.subscriber.client import Subscriber
 from tricklecast.subscriber.command.moments import NEAR_S, NOW, Listed, Moment, Timetable
+from tricklecast.subscriber.command.recording import Recording
 from tricklecast.subscriber.core import OnLag
 from tricklecast.subscriber.events import Gap, Restarted, SegmentBroken, SegmentTruncated, SubscriberEvent
 from tricklecast.subscriber.media.joiner import MUXERS, JoinedFile, is_joined
@@ -31,7 +32,7 @@ from tricklecast.subscriber.sinks import SinkFailed, check_path
 from tricklecast.trickle.amounts import count, rate, size
 from tricklecast.trickle.bearer import Bearer
 from tricklecast.trickle.client.arguments import channel_urls
-from tricklecast.trickle.errors import InvalidInput, TrickleError
+from tricklecast.trickle.errors import ChannelNotFound, InvalidInput, TrickleError
 from tricklecast.trickle.terminal import RateMeter, Screen
 
 UNDER_WAY_S: Final = 10.0
@@ -106,6 +107,7 @@ class Span:
         first, last: both are in the clip.
         now_at: when the server was asked, in seconds of Unix time, by its clock.
         lacks_begin: the server had more of that time, and has it no longer.
+        recording: the channel is over, and this has its segments.
     """
 
     epoch: int
@@ -113,6 +115,7 @@ class Span:
     last: Listed
     now_at: float
     lacks_begin: bool
+    recording: Recording | None = None
 
     @classmethod
     async def ask(cls, clip: Clip) -> Self:
@@ -122,8 +125,11 @@ class Span:
             TrickleError: it has nothing of that time, or does not answer.
         """
         times = Timetable(clip.url, clip.tls, clip.auth)
-        answer = await times.since(clip.since)
         channel = channel_urls(clip.url)[0].channel
+        try:
+            answer = await times.since(clip.since)
+        except ChannelNotFound:
+            return cls.past(clip, channel, await Recording.of(times))
         if not answer.segments:
             raise TrickleError(f"{channel} has nothing of that time: its newest segment is older")
         first, now_at = answer.segments[0], answer.now_at
@@ -136,6 +142,23 @@ class Span:
             oldest = await times.ask("limit=1")
             lacks_begin = oldest.segments[0].seq >= first.seq
         return cls(answer.epoch, first, last, now_at, lacks_begin)
+
+    @classmethod
+    def past(cls, clip: Clip, channel: str, recording: Recording) -> Self:
+        """Find it in the recording of a channel that is over.
+
+        Raises:
+            TrickleError: it has nothing of that time.
+        """
+        wanted = recording.between(clip.since, clip.until)
+        if not wanted:
+            pieces = recording.pieces
+            begin, end = (datetime.fromtimestamp(round(at)) for at in (pieces[0].opened_at, pieces[-1].closed_at))
+            raise TrickleError(f"{channel} has nothing of that time: it is over, and was there from {begin} to {end}")
+        first, last = (Listed(one.seq, one.opened_at, one.closed_at) for one in (wanted[0], wanted[-1]))
+        begins_late = first.seq > 0 and first.opened_at > clip.since.on(recording.now_at) + NEAR_S
+        lacks_begin = begins_late and wanted[0] is recording.pieces[0]
+        return cls(0, first, last, recording.now_at, lacks_begin, replace(recording, pieces=wanted))
 
     @property
     def segments(self) -> str:
@@ -183,6 +206,9 @@ class _Reading:
     async def run(self, output: JoinedFile) -> None:
         """Read all of them into a file."""
         clip, span = self._clip, self._span
+        if span.recording is not None:
+            await self._run_recording(span.recording, output)
+            return
         subscriber = Subscriber(
             clip.url,
             start=f"{span.first.seq}@{span.epoch}",
@@ -210,6 +236,17 @@ class _Reading:
                 if segment.seq == span.last.seq:
                     return
         self.is_whole = False
+
+    async def _run_recording(self, recording: Recording, output: JoinedFile) -> None:
+        async for segment, data in recording.read():
+            if segment.gap:
+                self.is_whole = False
+                self._screen.say(f"warning: {count(segment.gap, 'segment')} before {segment.seq} are missing")
+            self._seq = segment.seq
+            await output.begin(segment)
+            await output.write(data)
+            await output.end()
+            self._read, self._bytes = self._read + 1, self._bytes + len(data)
 
     def _on_event(self, event: SubscriberEvent) -> None:
         if isinstance(event, Gap | Restarted | SegmentTruncated | SegmentBroken):

@@ -168,7 +168,7 @@ class Timetable:
         response = await segments_of(self.url, query, self.tls, self.auth)
         match response.status_code, json_of(response):
             case 200, {"epoch": int(epoch), "next_seq": int(next_seq), "segments": [*segments]}:
-                return Answer(epoch, next_seq, tuple(map(Listed.of, segments)), _time_of(response))
+                return Answer(epoch, next_seq, tuple(map(Listed.of, segments)), time_of(response))
             case 404, {"detail": "no such channel"}:
                 raise ChannelNotFound(404)
             case status, _ if status == 404 or status < 400:
@@ -177,7 +177,7 @@ class Timetable:
         raise error_of(response)
 
 
-def _time_of(response: httpx.Response) -> float:
+def time_of(response: httpx.Response) -> float:
     """The server's time, in the middle of the second that it names; ours if it names none."""
     try:
         return parsedate_to_datetime(response.headers["Date"]).timestamp() + 0.5

@@ -16,12 +16,11 @@ from fractions import Fraction
 from itertools import islice
 from pathlib import Path
 from tempfile import SpooledTemporaryFile
-from typing import TYPE_CHECKING, Any, BinaryIO, Final, NamedTuple, TypeAlias, cast
+from typing import TYPE_CHECKING, Any, BinaryIO, Final, NamedTuple, Protocol, TypeAlias, cast
 
 import anyio
 
 from tricklecast.subscriber.media.opening import NotMedia, open_segment
-from tricklecast.subscriber.segment import Segment
 from tricklecast.subscriber.sinks import OneAtATime, Output, SinkFailed, check_path
 from tricklecast.trickle.amounts import count
 from tricklecast.trickle.errors import InvalidInput, TrickleError
@@ -595,6 +594,28 @@ SPOOL_BYTES: Final = 16 * 1024 * 1024
 """A segment larger than this is gathered on disk."""
 
 
+class Part(Protocol):
+    """What a file has to know of a segment."""
+
+    @property
+    def seq(self) -> int: ...
+    @property
+    def gap(self) -> int:
+        """Segments that were missed before it."""
+
+    @property
+    def restarted(self) -> bool:
+        """Whether the channel began anew with it."""
+
+    @property
+    def truncated(self) -> str | None:
+        """Why it is not whole, as the server said."""
+
+    @property
+    def broken(self) -> Exception | None:
+        """Why the rest of it could not be read."""
+
+
 class JoinedFile(Output):
     """Puts the segments of a channel into one file that players can seek in.
 
@@ -616,7 +637,7 @@ class JoinedFile(Output):
         self._joiner = Joiner(path, note)
         self._note = note
         self._spool: SpooledTemporaryFile[bytes] | None = None
-        self._segment: Segment | None = None
+        self._segment: Part | None = None
         self._threads = OneAtATime()
 
     @property
@@ -624,7 +645,7 @@ class JoinedFile(Output):
         """The files so far: the one that was named, and one more for each change of the media."""
         return tuple(self._joiner.files)
 
-    async def begin(self, segment: Segment) -> None:
+    async def begin(self, segment: Part) -> None:
         """A segment begins; one that was not ended counts as cut short."""
         await self._threads.run(self._add, False)
         self._spool, self._segment = SpooledTemporaryFile(SPOOL_BYTES), segment  # noqa: SIM115 - closed in _add

@@ -24,7 +24,8 @@ from tests.support.waiting import WITHIN_S, eventually
 from tricklecast.app.tools.conformance.target import RemoteChannel
 from tricklecast.subscriber.command import clip as clips
 from tricklecast.subscriber.command.clip import Clip, run
-from tricklecast.subscriber.command.moments import Moment
+from tricklecast.subscriber.command.moments import Moment, Timetable
+from tricklecast.subscriber.command.recording import Piece, Recording
 from tricklecast.trickle.errors import ChannelNotFound, InvalidInput, TrickleError
 from tricklecast.trickle.terminal import Screen
 
@@ -114,6 +115,40 @@ def test_what_the_server_no_longer_has_is_missing(
     assert not is_whole
     assert said.startswith("warning: the server has nothing older: the clip begins 3")
     assert decode(tmp_path / "old.mp4").hashes["video"] == wanted.hashes["video"][GOP:]
+
+
+@pytest.mark.parametrize("container", ["mpegts", "mp4"])
+def test_a_channel_that_is_over_is_clipped_from_its_recording(
+    container: str, film: Path, wanted: Decoded, tmp_path: Path
+) -> None:
+    """As long as the data directory has it: all of it, or a part; with a token in the URL, too."""
+    with local_server(data_dir=tmp_path / "data", channel_drain_s=0) as server:
+        with server.client() as target:
+            channel = target.channel("over")
+            channel.create("video/mp2t" if container == "mpegts" else "video/mp4")
+            for seq, segment in enumerate(cut(film, container)):
+                channel.publish(seq, segment)
+            channel.end()
+        eventually(lambda: server.plane.registry.channels.get("over") is None)
+        (tmp_path / "clips").mkdir()
+        is_whole, said = clipped(server, "over?token=a%20b", tmp_path / "clips" / "all.mp4", LONG_AGO)
+        assert is_whole
+        assert f"{tmp_path}/clips/all.mp4: 4 segments (" in said
+        assert decode(tmp_path / "clips" / "all.mp4").hashes["video"] == wanted.hashes["video"]
+        with pytest.raises(TrickleError, match="over has nothing of that time: it is over, and was there from 20"):
+            clipped(server, "over", tmp_path / "clips" / "none.mp4", Moment(7200.0), LONG_AGO)
+        with pytest.raises(ChannelNotFound):
+            clipped(server, "other", tmp_path / "clips" / "none.mp4", LONG_AGO)
+    assert os.listdir(tmp_path / "clips") == ["all.mp4"]
+
+
+def test_the_segments_of_a_recording_that_were_on_their_way() -> None:
+    """At two moments, and between them."""
+    pieces = tuple(Piece(seq, 100.0 + 2 * seq, 102.0 + 2 * seq, "", "") for seq in range(5))
+    recording = Recording(Timetable("http://host/trickle/cam"), pieces, 200.0)
+    assert [one.seq for one in recording.between(Moment(at=103.0), Moment(at=107.0))] == [1, 2, 3]
+    assert [one.seq for one in recording.between(Moment(93.0), NOW)] == [3, 4]
+    assert not recording.between(Moment(50.0), NOW)
 
 
 def test_a_segment_under_way_is_waited_for(

@@ -1,0 +1,133 @@
+"""The recording of a channel that is over, for ``tricklecast clip``: its server has it in the data directory.
+
+Such a channel has no segments any more under its own numbers: one that begins anew has these. Its playlist of HLS
+(``media.m3u8``) names what there is: for each segment a file, the time of its begin, and its length.
+"""
+
+from __future__ import annotations
+
+import math
+import re
+from collections.abc import AsyncIterator
+from dataclasses import dataclass
+from datetime import datetime
+from typing import Final, Self
+from urllib.parse import urljoin, urlsplit
+
+from tricklecast.subscriber.command.moments import NOW, Moment, Timetable, time_of
+from tricklecast.trickle.client.arguments import channel_urls
+from tricklecast.trickle.client.control import ask
+from tricklecast.trickle.errors import ChannelNotFound, SegmentMissing
+from tricklecast.trickle.wire import split_urls
+
+PLAYLIST: Final = "media.m3u8"
+
+WITHIN_S: Final = 60.0
+"""A whole segment, or a playlist of many, is answered within this time."""
+
+_SEQ: Final = re.compile(r"-([0-9]+)\.\w+$")
+
+
+@dataclass(frozen=True, slots=True)
+class Piece:
+    """A segment of a recording.
+
+    Attributes:
+        seq: its number. opened_at, closed_at: when, in seconds of Unix time.
+        url: of its bytes. init: of what comes before them; empty if nothing does.
+    """
+
+    seq: int
+    opened_at: float
+    closed_at: float
+    url: str
+    init: str
+
+
+@dataclass(frozen=True, slots=True)
+class Whole:
+    """A segment of a recording, as :class:`~.joiner.JoinedFile` takes it."""
+
+    seq: int
+    gap: int
+    restarted: bool = False
+    truncated: str | None = None
+    broken: None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Recording:
+    """The segments of a channel that is over.
+
+    Attributes:
+        pieces: in order; at least one.
+        now_at: when the server named them, in seconds of Unix time, by its clock.
+    """
+
+    times: Timetable
+    pieces: tuple[Piece, ...]
+    now_at: float
+
+    @classmethod
+    async def of(cls, times: Timetable) -> Self:
+        """Ask the server for it.
+
+        Raises:
+            ChannelNotFound: there is no recording, or the server makes none.
+            TrickleError: it does not answer.
+        """
+        base = str(channel_urls(split_urls(times.url)[0])[0])
+        parts = urlsplit(base)
+        root, place = f"{parts.scheme}://{parts.netloc}", f"{parts.path}/{PLAYLIST}"
+        query = f"?{parts.query}" if parts.query else ""
+        response = await ask(root, place + query, times.tls, times.auth, within_s=WITHIN_S)
+        lines = response.text.splitlines() if response.status_code == 200 else []
+        if "#EXT-X-PLAYLIST-TYPE:VOD" not in lines or not (pieces := tuple(_pieces(lines, place, query))):
+            raise ChannelNotFound(404)
+        return cls(times, pieces, time_of(response))
+
+    def between(self, since: Moment, until: Moment) -> tuple[Piece, ...]:
+        """The segments that were on their way at these moments, and all between."""
+        begin, end = since.on(self.now_at), math.inf if until == NOW else until.on(self.now_at)
+        return tuple(one for one in self.pieces if one.closed_at >= begin and one.opened_at <= end)
+
+    async def read(self) -> AsyncIterator[tuple[Whole, bytes]]:
+        """Read all of them, each as a whole.
+
+        Raises:
+            SegmentMissing: it has been removed meanwhile.
+            TrickleError: the server does not answer.
+        """
+        root = "{0.scheme}://{0.netloc}".format(urlsplit(split_urls(self.times.url)[0]))
+        init, of = b"", ""
+        before = self.pieces[0].seq - 1
+        for one in self.pieces:
+            if one.init != of:
+                init, of = await self._bytes(root, one.init, one.seq) if one.init else b"", one.init
+            yield Whole(one.seq, one.seq - before - 1), init + await self._bytes(root, one.url, one.seq)
+            before = one.seq
+
+    async def _bytes(self, root: str, place: str, seq: int) -> bytes:
+        response = await ask(root, place, self.times.tls, self.times.auth, within_s=WITHIN_S)
+        if response.status_code != 200:
+            raise SegmentMissing(response.status_code, seq=seq, detail="it is not in the recording any more")
+        return response.content
+
+
+def _pieces(lines: list[str], place: str, query: str) -> list[Piece]:
+    """The segments of a playlist; their URLs have the query of its own."""
+    found: list[Piece] = []
+    init, opened_at, seconds = "", 0.0, 0.0
+    for line in lines:
+        name, _, value = line.partition(":")
+        if name == "#EXT-X-MAP":
+            init = urljoin(place, value.partition('URI="')[2].partition('"')[0])
+        elif name == "#EXT-X-PROGRAM-DATE-TIME":
+            opened_at = datetime.fromisoformat(value).timestamp()
+        elif name == "#EXTINF":
+            seconds = float(value.partition(",")[0])
+        elif line and not line.startswith("#"):
+            path, _, _ = line.partition("?")
+            if number := _SEQ.search(path):
+                found.append(Piece(int(number[1]), opened_at, opened_at + seconds, urljoin(place, path) + query, init))
+    return found
