@@ -84,6 +84,8 @@ SHAKA: Final = """async ([url, low]) => {
     shaka.polyfill.installAll();
     window.player = new shaka.Player();
     player.configure('manifest.hls.disableClosedCaptionsDetection', true);
+    // shaka-project/shaka-player#10589
+    player.configure('manifest.hls.sequenceMode', true);
     player.configure('streaming.lowLatencyMode', low);
     // A failed request is tried again, unless the player says that it gives up.
     const note = error => {

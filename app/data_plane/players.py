@@ -32,6 +32,7 @@ from tricklecast.app.data_plane.responses import (
 )
 from tricklecast.app.data_plane.routing import FROM_PARAMETER, Blocking, Media, Route, Start
 from tricklecast.app.data_plane.stages import delay, kind_of, noted, park
+from tricklecast.app.hls.demuxed import track_init
 from tricklecast.app.hls.multivariant import multivariant
 from tricklecast.app.hls.packager import Packager
 from tricklecast.app.hls.playlist import CONTENT_TYPE as PLAYLIST_TYPE
@@ -201,16 +202,30 @@ def _recorded(connection: Caller, request: Request, route: Route, found: Recordi
         late = Reply(Status.UNAVAILABLE, Reason.TIMEOUT, body=b"The recording is being read", retry_after_s=1)
         return (request.method != b"HEAD" and _await(connection, request, route, found, FIRST_SEGMENT_S)) or late
     if (asked := route.blocking) is not None:
-        if asked.track is not None:
+        if asked.track is not None and all(one.number != asked.track for one in renditions(found)):
             return _no_track(connection, request, route)
         private = connection.plane.authorizer is not None
         caching = playlist_caching(found.target_s, blocking=False, private=private)
-        return _playlist_reply(request, found.rendered, _query(asked), caching)
+        is_whole = asked.msn is None and not asked.is_media
+        text = found.announced if is_whole else found.rendered
+        text = text if asked.track is None or is_whole else found.playlist_of(asked.track)
+        return _playlist_reply(request, text, _query(asked), caching)
     media = route.media
     assert media is not None, "it is a playlist, or a file of one"
     there: bytes | tuple[Segment, int, int] | None = None
-    if media.prefix == found.prefix and not media.at and media.part is None:
+    track = track_of(found, media.prefix)
+    if (media.prefix == found.prefix or track is not None) and not media.at and media.part is None:
         there = found.inits.get(media.init) if media.seq is None else found.find(media.seq)
+        if track is not None and isinstance(there, bytes):
+            there = track_init(there, track)
+        elif track is not None and there is not None and media.seq is not None:
+            name = media.tag.decode()
+            there = found.track_file(name, track, media.seq)
+            if there is None and not found.cannot(name, media.seq):
+                late = Reply(Status.UNAVAILABLE, Reason.TIMEOUT, body=b"The file is being made", retry_after_s=1)
+                return (
+                    request.method != b"HEAD" and _await(connection, request, route, found, FIRST_SEGMENT_S)
+                ) or late
     if there is not None:
         return _file(connection, request, found.channel, media, there)
     reply = Reply(Status.NOT_FOUND, Reason.NOT_FOUND, body=b"No such media: ask for the playlist again")

@@ -1,7 +1,8 @@
 """The multivariant playlist of a channel as text (draft-pantos-hls-rfc8216bis, section 4.4.6).
 
 It names the media playlist, and tells what a player wants to know before it asks for any media: codecs, size, frame
-rate, bit rates. They are those of the media that the media playlist names now. A player asks for it once.
+rate, bit rates. They are those of the media that the media playlist names now. A player asks for it once. That of a
+recording is the same (:mod:`~tricklecast.app.hls.recording`).
 
 Captions in the pictures (CEA-608 and 708) are named when one has been seen. Before that nothing is said of captions,
 and players look for themselves; ``CLOSED-CAPTIONS=NONE`` would promise that none will come.
@@ -13,16 +14,15 @@ alone has it, all of whose packets can be decoded without others. For video, the
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
-from typing import Final
+from collections.abc import Collection, Iterable, Iterator
+from typing import Final, Protocol
 from urllib.parse import quote
 
 from tricklecast.app.hls.codecs import SOUND, VIDEO, Stream, tag_of
 from tricklecast.app.hls.packager import Packager
 from tricklecast.app.hls.playlist import VERSION
 from tricklecast.app.hls.rendered import MORE, QUERY, Rendered
-from tricklecast.app.hls.renditions import renditions
-from tricklecast.app.hls.timeline import MediaSegment
+from tricklecast.app.hls.renditions import Described, renditions
 from tricklecast.trickle.media.containers import Container
 from tricklecast.trickle.media.ladder import Rung, channel_of
 from tricklecast.trickle.wire import MEDIA_PLAYLIST_ROUTE
@@ -57,6 +57,28 @@ PEAK: Final = 1.3
 """Of a rung of a ladder: the sound beside its pictures; its highest rate, and the container, against the average."""
 
 
+class Announced(Described, Protocol):
+    """What is told of a channel, or of a recording.
+
+    Attributes:
+        frame_rate: of the pictures; 0 if it is not known. captions: channels of captions that have been seen.
+    """
+
+    frame_rate: float
+    captions: Collection[str]
+
+
+class Timed(Protocol):
+    """A media segment: its bytes, and its duration in seconds when it has ended."""
+
+    @property
+    def start(self) -> int: ...
+    @property
+    def end(self) -> int: ...
+    @property
+    def duration(self) -> float | None: ...
+
+
 def multivariant(packager: Packager, ladder: tuple[Rung, ...] = ()) -> Rendered:
     """The multivariant playlist of a channel that is ready, as it is now.
 
@@ -64,30 +86,47 @@ def multivariant(packager: Packager, ladder: tuple[Rung, ...] = ()) -> Rendered:
         ladder: whose highest rung this channel is.
     """
     if ladder:
-        return Rendered(packager.version, "\n".join(_lines(packager, ladder)) + "\n")
+        return Rendered(packager.version, "\n".join(_lines(packager, list(_rungs(packager, ladder)))) + "\n")
     if packager.announced.version != packager.version:
-        text = "\n".join(_lines(packager)) + "\n"
-        packager.announced = Rendered(packager.version, text)
+        timeline = packager.timeline
+        segments = (one for one in timeline.segments if not one.gap)
+        packager.announced = Rendered(packager.version, announced(packager, segments, timeline.target_s))
     return packager.announced
 
 
-def _lines(packager: Packager, ladder: tuple[Rung, ...] = ()) -> Iterator[str]:
-    streams = [one for one in packager.streams if one.kind in (VIDEO, SOUND)]
+def announced(found: Announced, segments: Iterable[Timed], target_s: float) -> str:
+    """The text of the multivariant playlist of one channel.
+
+    Args:
+        segments: those that the media playlist names, without gaps.
+    """
+    peak, average = bit_rates(segments, target_s)
+    one = [f"BANDWIDTH={peak}", f"AVERAGE-BANDWIDTH={average}"], None, ""
+    return "\n".join(_lines(found, [one])) + "\n"
+
+
+def _lines(found: Announced, variants: Iterable[tuple[list[str], Rung | None, str]]) -> Iterator[str]:
+    """The playlist.
+
+    Args:
+        variants: the bit rates of each channel that is named, its rung, and the way to it from here.
+    """
+    streams = [one for one in found.streams if one.kind in (VIDEO, SOUND)]
     picture = next((one for one in streams if one.kind == VIDEO), None)
-    codecs = codecs_of(streams, packager.container)
+    codecs = codecs_of(streams, found.container)
     told = [f'CODECS="{codecs}"'] if codecs else []
     more = []
-    if picture and 0 < packager.frame_rate <= MAX_RATE:
-        more.append(f"FRAME-RATE={usual_rate(packager.frame_rate):.3f}")
+    if picture and 0 < found.frame_rate <= MAX_RATE:
+        more.append(f"FRAME-RATE={usual_rate(found.frame_rate):.3f}")
     yield "#EXTM3U"
     yield f"#EXT-X-VERSION:{VERSION}"
     if streams and not picture:
         yield "#EXT-X-INDEPENDENT-SEGMENTS"
-    for name in sorted(packager.captions):
+    for name in sorted(found.captions):
         yield f'#EXT-X-MEDIA:TYPE=CLOSED-CAPTIONS,GROUP-ID="{_CAPTIONS}",NAME="{name}",INSTREAM-ID="{name}"'
-    if packager.captions:
+    if found.captions:
         more.append(f'CLOSED-CAPTIONS="{_CAPTIONS}"')
-    tracks = renditions(packager)
+    tracks = renditions(found)
     names = _names(tracks)
     for one in (one for one in tracks if one.kind == SOUND):
         yield f"#EXT-X-MEDIA:{_rendition(one, names[one.number], is_default=one.number == next(iter(names)))}"
@@ -95,18 +134,15 @@ def _lines(packager: Packager, ladder: tuple[Rung, ...] = ()) -> Iterator[str]:
         more.append(f'AUDIO="{_GROUP}"')
     uri = _track_uri(tracks[0]) if tracks else f"{MEDIA_PLAYLIST_ROUTE}{QUERY}"
     width, height = (picture.width, picture.height) if picture and picture.width else (0, 0)
-    for rates, rung, folder in _variants(packager, ladder):
+    for rates, rung, folder in variants:
         fitted = rung.fitted(width, height) if rung and width else (width, height)
         size = [f"RESOLUTION={fitted[0]}x{fitted[1]}"] if width else []
         yield f"#EXT-X-STREAM-INF:{','.join([*rates, *told, *size, *more])}"
         yield folder + uri
 
 
-def _variants(packager: Packager, ladder: tuple[Rung, ...]) -> Iterator[tuple[list[str], Rung | None, str]]:
-    """The bit rates of each channel that is named, its rung, and the way to it from here."""
-    if not ladder:
-        peak, average = bit_rates(packager.timeline.segments, packager.timeline.target_s)
-        yield [f"BANDWIDTH={peak}", f"AVERAGE-BANDWIDTH={average}"], None, ""
+def _rungs(packager: Packager, ladder: tuple[Rung, ...]) -> Iterator[tuple[list[str], Rung | None, str]]:
+    """The channels of a ladder, as :func:`_lines` wants them."""
     for rung in ladder:
         name = channel_of(packager.channel.name, rung, ladder)
         yield _rates_of(rung), rung, "" if rung == ladder[0] else f"../{quote(name, safe='')}/"
@@ -158,18 +194,18 @@ def usual_rate(rate: float) -> float:
     return nearest if abs(nearest - rate) <= _NEAR * rate else rate
 
 
-def bit_rates(segments: Iterable[MediaSegment], target_s: float) -> tuple[int, int]:
+def bit_rates(segments: Iterable[Timed], target_s: float) -> tuple[int, int]:
     """Bits per second of the segments that have ended: the peak and the average (section 4.1).
 
     The peak is the highest rate of segments that follow each other and last half a target duration to one and a half.
     If none last so long, it is the highest rate of one.
     """
-    ended = [(8 * (one.end - one.start), one.duration) for one in segments if one.duration and not one.gap]
+    ended = [(8 * (one.end - one.start), one.duration) for one in segments if one.duration]
     peak = 0.0
     for first in range(len(ended)):
         bits, span_s = 0, 0.0
-        for size, duration in ended[first:]:
-            bits, span_s = bits + size, span_s + duration
+        for place in range(first, len(ended)):
+            bits, span_s = bits + ended[place][0], span_s + ended[place][1]
             if span_s > 1.5 * target_s:
                 break
             if span_s >= 0.5 * target_s:

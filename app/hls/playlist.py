@@ -1,4 +1,10 @@
-"""HLS playlists as text (draft-pantos-hls-rfc8216bis, section 4.4)."""
+"""HLS playlists as text (draft-pantos-hls-rfc8216bis, section 4.4).
+
+**The last playlist names no parts.** hls.js takes a stream for ended when the middle of the last part is buffered. It
+never is if the sound ends before the picture, or the times in the playlist differ a little from those in the media:
+the player then stands still in front of the end. Without parts it waits for the last segment, which it has. The part
+target stays in the playlist: Shaka gives up an update that has it no more.
+"""
 
 from __future__ import annotations
 
@@ -35,7 +41,7 @@ def playlist(packager: Packager, track: int | None = None) -> Rendered:
 
 def _lines(packager: Packager, query: str, track: int | None) -> Iterator[str]:
     timeline = packager.timeline
-    segments = timeline.segments
+    segments, has_parts = timeline.segments, timeline.part_s > 0 and not packager.ended
     prefix, only = f"{HLS_ROUTE}/{packager.prefix}", ""
     if track is not None:
         prefix += f"{MARK}{track}"
@@ -69,7 +75,7 @@ def _lines(packager: Packager, query: str, track: int | None) -> Iterator[str]:
             yield f"#EXT-X-PROGRAM-DATE-TIME:{date_of(one.captured_us)}"
         if gap:
             yield "#EXT-X-GAP"
-        if timeline.part_s and not gap and one.msn >= timeline.parts_from:
+        if has_parts and not gap and one.msn >= timeline.parts_from:
             for number, part in enumerate(one.parts):
                 independent = ",INDEPENDENT=YES" if part.independent else ""
                 uri = f"{prefix}-{one.seq}.{one.first_part + number}.{extension}{query}"
@@ -80,7 +86,7 @@ def _lines(packager: Packager, query: str, track: int | None) -> Iterator[str]:
             yield f"{prefix}-{one.seq}{at}.{extension}{query}"
     if packager.ended:
         yield "#EXT-X-ENDLIST"
-    elif timeline.part_s:
+    elif has_parts:
         seq, number = packager.next_part
         uri = f"{prefix}-{seq}.{number}.{only or segments[-1].extension}{query}"
         yield f'#EXT-X-PRELOAD-HINT:TYPE=PART,URI="{uri}"'

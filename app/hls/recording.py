@@ -8,6 +8,10 @@ first :data:`HEAD_BYTES` of each are enough. A segment is read wholly only if it
 the last one, one that broke off, and one before a hole or a jump. A thread reads, :data:`BATCH` segments at a time, so
 that readers of other stored segments have their turns.
 
+**What is told of it** in the multivariant playlist is what the last segment that was read wholly is, as that of a live
+channel tells of the newest one. If players take the tracks of MP4 one by one, each has a playlist
+(:mod:`~tricklecast.app.hls.renditions`), and the thread makes a file of a track when somebody asks for it.
+
 Each segment of the channel is one media segment, which is never cut: its name has the rule ``0.0``, which no packager
 makes. A recording never changes, but for segments that retention removes: then it is made anew. It is forgotten when
 nobody has asked for :data:`IDLE_S`.
@@ -30,9 +34,13 @@ from tricklecast.app.clock import to_us
 from tricklecast.app.core.registry import Registry, Restored
 from tricklecast.app.core.segment import COMPLETE, Segment
 from tricklecast.app.core.state import Channel, SegmentSummary
+from tricklecast.app.hls.codecs import SOUND, Stream
+from tricklecast.app.hls.demuxed import default_size, track_media
+from tricklecast.app.hls.multivariant import announced
 from tricklecast.app.hls.packager import IDLE_S, Waiter
 from tricklecast.app.hls.playlist import VERSION, date_of
-from tricklecast.app.hls.rendered import NOTHING, QUERY, Rendered
+from tricklecast.app.hls.rendered import NOTHING, QUERY, Kept, Rendered
+from tricklecast.app.hls.renditions import MARK, MAX_FILE
 from tricklecast.app.hls.timeline import JUMP_S, Mark, lengths_of
 from tricklecast.app.hls.units import WRAP_S, Scanner, scanner
 from tricklecast.trickle.media.clock import read_prft, read_temi
@@ -58,6 +66,12 @@ MAX_INITS: Final = 64
 
 USUAL_TIMES: Final = 1.5
 """A segment that would last this many times the usual is read wholly: there may be a hole behind it."""
+
+MAX_MAKING: Final = 8
+"""Files of tracks of one recording that the thread is to make. Who asks for a further one waits."""
+
+MAX_TRACKS: Final = 8
+"""Playlists of tracks of one recording that are kept."""
 
 WHOLE_SEGMENTS: Final = "0.0"
 """The rule in the names of files: a segment is never cut."""
@@ -117,16 +131,26 @@ class Recording:
 
     Args:
         channel: the channel as it was, for those who read its segments. stored: its segments.
-        now: seconds.
+        now: seconds. kept: the newest files of tracks, of all recordings.
 
     Attributes:
         ready: whether the playlist is there. unsuited: why there is none; empty if there is no reason.
-        rendered: the playlist. target_s: its target duration.
-        waiting: requests that are called when it is ready.
+        rendered: the playlist. target_s: its target duration. announced: the multivariant playlist.
+        streams, container, frame_rate, captions: what the last segment is that was read wholly.
+        waiting: requests that are called when it is ready, or when a file of a track is.
     """
 
-    def __init__(self, channel: Channel, stored: Stored, now: float) -> None:
+    def __init__(self, channel: Channel, stored: Stored, now: float, kept: Kept) -> None:
         self.channel, self.stored = channel, stored
+        self.announced = NOTHING
+        self.streams: list[Stream] = []
+        self.container: Container | None = None
+        self.frame_rate = 0.0
+        self.captions: set[str] = set()
+        self._kept = kept
+        self._tracks: dict[int, Rendered] = {}  # the playlists of tracks
+        self._making: dict[str, Task[None]] = {}  # by the name of the file of a track
+        self._failed: set[str] = set()  # files of tracks that cannot be made
         created_s = max(0, round(to_us(channel.created_at) / 1e6))
         self.prefix = f"{created_s:x}.{channel.epoch}.{WHOLE_SEGMENTS}"
         self.rendered, self.target_s = NOTHING, 1
@@ -148,9 +172,53 @@ class Recording:
         piece, segment = self._pieces.get(seq), self.stored.find(seq)
         return None if piece is None or segment is None else (segment, piece.start, piece.end)
 
+    def playlist_of(self, track: int) -> Rendered:
+        """The playlist of one of its tracks: the same, with other names."""
+        found = self._tracks.get(track)
+        if found is None:
+            is_sound = any(one.number == track and one.kind == SOUND for one in self.streams)
+            text = self.rendered.raw.replace(f"/{self.prefix}-", f"/{self.prefix}{MARK}{track}-")
+            text = text.replace(f".m4s{QUERY}", f".m4a{QUERY}") if is_sound else text
+            found = self._tracks[track] = Rendered(0, text)
+            if len(self._tracks) > MAX_TRACKS:
+                del self._tracks[next(iter(self._tracks))]
+        return found
+
+    def track_file(self, name: str, track: int, seq: int) -> bytes | None:
+        """A media segment of one track; ``None``: it is being made, or cannot be (:meth:`cannot`).
+
+        Args:
+            name: of the file. seq: of the channel's segment.
+        """
+        found = self._kept.get(self._key(name))
+        if found is None and name not in self._making and not self.cannot(name, seq) and len(self._making) < MAX_MAKING:
+            self._making[name] = get_running_loop().create_task(self._make_file(name, track, seq), name="recording")
+        return found
+
+    def cannot(self, name: str, seq: int) -> bool:
+        """Whether the file of a track cannot be made: its segment is gone, or too long, or cannot be divided."""
+        return name in self._failed or seq not in self._pieces or self.stored.opener(seq) is None
+
     def close(self) -> None:
         """Stop reading, and call those who wait."""
-        self._task.cancel()
+        for task in (self._task, *self._making.values()):
+            task.cancel()
+        self._call()
+
+    def _key(self, name: str) -> str:
+        return f"{self.channel.name}/{name}"
+
+    async def _make_file(self, name: str, track: int, seq: int) -> None:
+        piece, opener = self._pieces[seq], self.stored.opener(seq)
+        made = None
+        if opener is not None and piece.end - piece.start <= MAX_FILE:
+            init = self.inits.get(piece.init, b"")
+            made = await get_running_loop().run_in_executor(self.stored.thread, _track_of, opener, piece, init, track)
+        if made is None:
+            self._failed.add(name)  # as many as there are segments and tracks, at most
+        else:
+            self._kept.add(self._key(name), made)
+        del self._making[name]
         self._call()
 
     async def _make(self) -> None:
@@ -170,7 +238,7 @@ class Recording:
             self._break(pieces)
             self._pieces = {one.seq: one for one in pieces}
             if pieces:
-                self.rendered = await loop.run_in_executor(thread, self._render, pieces)
+                self.rendered, self.announced = await loop.run_in_executor(thread, self._render, pieces)
             elif not self.unsuited:
                 self.unsuited = "Storage has no media of this channel that players of HLS can play"
         except Exception:
@@ -239,10 +307,20 @@ class Recording:
             piece.end = scan.finish(size)
             if scan.units:
                 piece.duration = sum(lengths_of(scan))
+                self._describe(scan, piece)
 
-    def _render(self, pieces: Sequence[Piece]) -> Rendered:
+    def _describe(self, scan: Scanner, piece: Piece) -> None:
+        """Note what the streams of a segment are. One that begins with no key picture does not tell its codec."""
+        known = {one.number: one for one in self.streams if one.codec}
+        self.streams = [one if one.codec else known.get(one.number, one) for one in scan.streams]
+        self.container, self.frame_rate = piece.container, scan.frame_rate
+        self.captions.update(name for one in self.streams for name in one.captions)
+
+    def _render(self, pieces: Sequence[Piece]) -> tuple[Rendered, Rendered]:
+        """The playlist, and the multivariant playlist."""
         self.target_s = max(1, math.floor(max(one.duration for one in pieces) + 0.5))
-        return Rendered(0, "\n".join(self._lines(pieces)) + "\n")
+        text = "\n".join(self._lines(pieces)) + "\n"
+        return Rendered(0, text), Rendered(0, announced(self, pieces, self.target_s))
 
     def _lines(self, pieces: Sequence[Piece]) -> Iterator[str]:
         yield "#EXTM3U"
@@ -294,6 +372,12 @@ def _pieces_of(opener: Callable[[], Iterator[bytes]]) -> Iterator[bytes]:
         logger.warning("a stored segment cannot be read: %s", error)
 
 
+def _track_of(opener: Callable[[], Iterator[bytes]], piece: Piece, init: bytes, track: int) -> bytes | None:
+    """The fragments of one track of a stored segment; ``None`` if it cannot be read, or they cannot be divided."""
+    data = b"".join(_pieces_of(opener))[piece.start : piece.end]
+    return track_media(data, track, default_size(init, track) if init else None) if data else None
+
+
 def _piece(summary: SegmentSummary, kind: Container, scan: Scanner, init: str, head: bytes) -> Piece:
     captured_us = (read_prft if kind is Container.FMP4 else read_temi)(head) or summary.opened_us
     # Shaka takes the type of sound from the name.
@@ -337,6 +421,7 @@ class Recordings:
     def __init__(self, registry: Registry, find: FindPast, clock: Callable[[], float]) -> None:
         self._registry, self._find, self._clock = registry, find, clock
         self._recordings: dict[str, Recording] = {}  # by the channel's name
+        self._kept = Kept()
 
     def __len__(self) -> int:
         """Recordings in memory."""
@@ -358,7 +443,7 @@ class Recordings:
                     return None
                 self._forget(min(idle, key=lambda name: self._recordings[name].asked_at))
             channel = past_channel(self._registry, *past, now)
-            found = self._recordings[name] = Recording(channel, past[1], now)
+            found = self._recordings[name] = Recording(channel, past[1], now, self._kept)
         found.asked_at = now
         return found
 

@@ -16,7 +16,7 @@ MORE: Final = "\1"
 
 KEPT_FILES: Final = 32
 KEPT_BYTES: Final = 8 << 20
-"""The newest files of a channel's renditions are kept: this number, and bytes, at most."""
+"""The newest files of a channel's renditions are kept: this number, and bytes, at most; the newest one in any case."""
 
 _TAG_BYTES: Final = 12
 _LEVEL: Final = 6
@@ -31,12 +31,12 @@ class Rendered:
 
     def __init__(self, version: int, text: str) -> None:
         self.version = version
-        self._text = text
+        self.raw = text
 
     @cached_property
     def digest(self) -> str:
         """The text of the entity tags: the same at every server that has this state, and after a restart."""
-        return blake2b(self._text.encode(), digest_size=_TAG_BYTES).hexdigest()
+        return blake2b(self.raw.encode(), digest_size=_TAG_BYTES).hexdigest()
 
     def digest_of(self, query: str) -> str:
         """The text of the entity tag if the URLs end with this query, which makes the playlist name other files."""
@@ -48,7 +48,7 @@ class Rendered:
         Args:
             query: what each URL in it ends with: ``?token=...``, or nothing.
         """
-        return self._text.replace(QUERY, query).replace(MORE, query.replace("?", "&", 1)).encode()
+        return self.raw.replace(QUERY, query).replace(MORE, query.replace("?", "&", 1)).encode()
 
     @cached_property
     def compressed(self) -> bytes:
@@ -75,5 +75,5 @@ class Kept:
         """Keep a file, and let go of the oldest ones."""
         self._files[name] = data
         self._size += len(data)
-        while len(self._files) > KEPT_FILES or self._size > KEPT_BYTES:
+        while len(self._files) > KEPT_FILES or (self._size > KEPT_BYTES and len(self._files) > 1):
             self._size -= len(self._files.popitem(last=False)[1])

@@ -4,14 +4,14 @@ Players of HLS take one track of sound in MP4. Such a channel is offered as pict
 of sound (:mod:`~tricklecast.app.hls.demuxed`). Each has the playlist of the channel, with other names: the prefix of
 its media ends with ``.t`` and the number of the track. All have the same numbers, durations and parts.
 
-The files are made in memory when somebody asks, from segments that are in memory. The newest are kept, so that many
-viewers of one rendition cost what one does.
+The files are made in memory when somebody asks: of a live channel from segments that are in memory, of a recording by
+storage's thread. The newest are kept, so that many viewers of one rendition cost what one does.
 """
 
 from __future__ import annotations
 
 from bisect import bisect_left, bisect_right
-from typing import Final
+from typing import Final, Protocol
 
 from tricklecast.app.core.segment import Segment
 from tricklecast.app.hls.codecs import SOUND, VIDEO, Stream
@@ -26,18 +26,32 @@ MAX_FILE: Final = 32 << 20
 """The longest media segment of which a rendition is made, with all its tracks. Longer ones cannot be had (404)."""
 
 
-def renditions(packager: Packager) -> list[Stream]:
+class Described(Protocol):
+    """A packager, or a recording: it knows the streams of its media.
+
+    Attributes:
+        streams: of the newest segment that has ended. container: of the media. prefix: of the names of files.
+    """
+
+    streams: list[Stream]
+    container: Container | None
+
+    @property
+    def prefix(self) -> str: ...
+
+
+def renditions(found: Described) -> list[Stream]:
     """The tracks that are offered apart, pictures first; none if players can take the channel as it is."""
-    streams = [one for one in packager.streams if one.kind in (VIDEO, SOUND)]
-    if packager.container is not Container.FMP4 or sum(one.kind == SOUND for one in streams) < 2:
+    streams = [one for one in found.streams if one.kind in (VIDEO, SOUND)]
+    if found.container is not Container.FMP4 or sum(one.kind == SOUND for one in streams) < 2:
         return []
     return sorted(streams, key=lambda one: one.kind != VIDEO)
 
 
-def track_of(packager: Packager, prefix: str) -> int | None:
+def track_of(found: Described, prefix: str) -> int | None:
     """The track that the prefix of a file's name means; ``None`` if it means no rendition of this channel."""
     name, mark, track = prefix.rpartition(MARK)
-    return int(track) if mark and name == packager.prefix and track.isdigit() and len(track) < 11 else None
+    return int(track) if mark and name == found.prefix and track.isdigit() and len(track) < 11 else None
 
 
 def track_file(packager: Packager, name: str, track: int, there: bytes | tuple[Segment, int, int]) -> bytes | None:

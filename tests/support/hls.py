@@ -182,6 +182,9 @@ def _check(playlist: Playlist) -> None:
         return
     assert float(playlist.control["PART-HOLD-BACK"]) >= 2 * playlist.part_target, "(4.4.3.8)"
     assert bool(playlist.hint) == (not playlist.ended)
+    if playlist.ended:
+        # No rule of the draft: hls.js waits for the middle of the last part, which may have no sound, for ever.
+        assert not any(segment.parts for segment in playlist.segments), "the last playlist has no parts"
     assert playlist.hint not in uris, "what is hinted at is not there yet (4.4.5.3)"
     for segment in playlist.segments:
         for place, part in enumerate(segment.parts):

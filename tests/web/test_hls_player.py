@@ -44,6 +44,8 @@ const video = document.querySelector("video")
 const player = new shaka.Player()
 // It would look for captions in the segment that is being written, too, which has no URL yet.
 player.configure("manifest.hls.disableClosedCaptionsDetection", true)
+// Up to 5.2.12 it resets its decoder before each part of MP4 else: shaka-project/shaka-player#10589.
+player.configure("manifest.hls.sequenceMode", true)
 const fatal = []
 player.addEventListener("error", ({ detail }) => {
   if (detail.severity === shaka.util.Error.Severity.CRITICAL) { fatal.push([detail.code, String(detail.data)]) }
@@ -86,7 +88,12 @@ def next_seq(url: str) -> int:
 
 @pytest.fixture
 def player(tab: Watched, server: RunningServer) -> Page:
-    """A page with hls.js. (Chromium lets no page that a test makes up for another origin reach this machine.)"""
+    """A page with hls.js."""
+    return with_hls_js(tab, server)
+
+
+def with_hls_js(tab: Watched, server: RunningServer) -> Page:
+    """A page of this server. (Chromium lets no page that a test makes up for another origin reach this machine.)"""
     tab.context.route(server.url + PAGE, lambda route: route.fulfill(body=HARNESS, content_type="text/html"))
     tab.context.route(f"{server.url}/hls.js", lambda route: route.fulfill(path=HLS_JS, content_type="text/javascript"))
     # Requests that are cut short when a publisher goes away.
@@ -175,6 +182,26 @@ def goes_on(page: Page, seconds: float) -> None:
     begun = page.evaluate("video.currentTime")
     wait_for(page, f"video.currentTime >= {begun + seconds} && !video.paused")
     assert page.evaluate("video.buffered.length") == 1
+
+
+@pytest.mark.parametrize(("container", "sound_s"), [("mpegts", 9.96), ("fmp4", 10.2)])
+def test_hls_js_plays_to_the_end(tab: Watched, tmp_path: Path, container: str, sound_s: float) -> None:
+    """Of a channel whose sound ends before its picture; it stood still before the middle of the last part."""
+    clip = tmp_path / "film.mp4"
+    inputs = ("-f", "lavfi", "-i", "testsrc=size=320x180:rate=25:duration=10.4")
+    inputs += ("-f", "lavfi", "-i", f"sine=sample_rate=48000:duration={sound_s}")
+    codecs = ("-c:v", "libx264", "-preset", "ultrafast", "-pix_fmt", "yuv420p", "-g", "50", "-c:a", "aac")
+    subprocess.run(["ffmpeg", "-v", "error", *inputs, *codecs, str(clip)], check=True, timeout=60)
+    with serve() as server:
+        url, player = f"{server.base}/ends", with_hls_js(tab, server)
+        command = [sys.executable, "-m", "tricklecast", "publish", url, str(clip), "--container", container]
+        publisher = subprocess.Popen(command, stderr=subprocess.DEVNULL)
+        eventually(lambda: httpx.get(f"{url}/media.m3u8").status_code == 200, what="something is published")
+        player.evaluate("url => hls.loadSource(url)", f"{url}/index.m3u8")
+        wait_for(player, "video.ended")
+        assert player.evaluate("fatal") == []
+        assert publisher.wait(WITHIN_S) == 0
+        player.evaluate("hls.destroy()")
 
 
 def test_hls_js_plays_mp3_in_mpeg_ts(server: RunningServer, player: Page, tmp_path: Path) -> None:
@@ -291,6 +318,35 @@ def three_languages(path: Path) -> Path:
     command = ["ffmpeg", "-v", "error", *picture, *inputs, *maps, *codecs, *names, str(path)]
     subprocess.run(command, check=True, timeout=60)
     return path
+
+
+def test_the_recording_of_three_languages_plays(tab: Watched, tmp_path: Path) -> None:
+    """Each in hls.js and in Shaka, which end with an error if they get all tracks at once."""
+    with serve("--data-dir", str(tmp_path / "data"), "--channel-drain-s", "0") as server:
+        tab.context.route(f"{server.url}/p", lambda route: route.fulfill(body=SHAKA_HARNESS, content_type="text/html"))
+        tab.context.route(
+            f"{server.url}/shaka.js", lambda route: route.fulfill(path=SHAKA, content_type="text/javascript")
+        )
+        url = f"{server.base}/film"
+        command = [sys.executable, "-m", "tricklecast", "publish", url, str(three_languages(tmp_path / "film.mkv"))]
+        subprocess.run([*command, "--container", "fmp4", "--no-realtime"], check=True, capture_output=True)
+        eventually(lambda: "VOD" in httpx.get(f"{url}/media.m3u8").text, what="the recording")
+        player = with_hls_js(tab, server)
+        player.evaluate("url => hls.loadSource(url)", f"{url}/index.m3u8")
+        plays(player)
+        assert player.evaluate("hls.audioTracks.map(track => track.lang)") == ["fi", "sv", "en"]
+        player.evaluate("hls.audioTrack = 1, video.currentTime = 57")
+        wait_for(player, "video.ended")
+        assert player.evaluate("fatal") == []
+        player.evaluate("hls.destroy()")
+        shaka = tab.open(f"{server.url}/p")
+        shaka.evaluate("async url => { await player.attach(video); await player.load(url) }", f"{url}/index.m3u8")
+        plays(shaka)
+        assert sorted(shaka.evaluate("player.getAudioTracks().map(track => track.language)")) == ["en", "fi", "sv"]
+        shaka.evaluate("video.currentTime = 57")
+        wait_for(shaka, "video.ended")
+        assert shaka.evaluate("fatal") == []
+        shaka.evaluate("player.destroy()")
 
 
 def test_a_viewer_chooses_among_three_languages(

@@ -219,6 +219,18 @@ def test_numbers_go_on_in_another_epoch(live: Live) -> None:
     assert live.media(after.whole[0].uri)
 
 
+def test_the_last_playlist_names_no_parts(live: Live) -> None:
+    """hls.js would wait for the middle of the last one, which may have no sound; it says how long parts would be."""
+    for seq in range(3):
+        live.publish(seq)
+    assert live.until(2).whole[-1].parts
+    live.channel.end()
+    ended = live.playlist()
+    assert ended.ended
+    assert ended.part_target is not None
+    assert not any(segment.parts for segment in ended.segments)
+
+
 def test_numbers_go_on_when_the_server_is_restarted(monkeypatch: pytest.MonkeyPatch) -> None:
     """Even within a second, although the first playlist begins with segments of the past."""
     last = 0

@@ -21,9 +21,9 @@ from tricklecast.app.tools.conformance.target import RemoteChannel
 from tricklecast.trickle.media.containers import Container
 
 
-def ended(size: int, duration: float, *, gap: bool = False) -> MediaSegment:
+def ended(size: int, duration: float) -> MediaSegment:
     """A segment of so many bytes."""
-    one = MediaSegment(1, 1, gap=gap)
+    one = MediaSegment(1, 1, gap=False)
     one.start, one.end, one.duration = 100, 100 + size, duration
     return one
 
@@ -166,12 +166,11 @@ def test_rates_of_frames() -> None:
         ([ended(1000, 1.0), ended(3000, 1.0)], (24_000, 16_000)),
         ([ended(1000, 0.2), ended(1000, 1.0), ended(1000, 1.0)], (13_333, 10_909)),
         ([ended(1000, 9.0)], (889, 889)),
-        ([ended(1000, 1.0), ended(0, 1.0, gap=True)], (8000, 8000)),
         ([], (1, 1)),
     ],
 )
 def test_bit_rates(segments: list[MediaSegment], wanted: tuple[int, int]) -> None:
-    """The peak over half a target duration to one and a half, and the average; gaps have no bytes."""
+    """The peak over half a target duration to one and a half, and the average."""
     assert bit_rates(segments, 2) == wanted
 
 

@@ -8,13 +8,17 @@ from pathlib import Path
 import pytest
 
 from tests.app.data_plane.support import later
-from tests.support.hls import Playlist, read
+from tests.app.hls.test_demuxed import FLAGS
+from tests.app.hls.test_demuxed import film as several_tracks
+from tests.support.hls import Playlist, read, read_multivariant
 from tests.support.local import LocalServer, local_server
 from tests.support.media import mp4_pictures, ts_pictures
 from tests.support.waiting import eventually
 from tricklecast.app.hls import recording as module
+from tricklecast.app.hls.demuxed import track_init, track_media
 from tricklecast.app.hls.packager import IDLE_S
 from tricklecast.app.tools.conformance.target import RemoteChannel
+from tricklecast.trickle.media.containers import init_segment
 
 Pictures = Callable[..., list[bytes]]
 FORMATS: dict[str, Pictures] = {"video/mp2t": ts_pictures, "video/mp4": mp4_pictures}
@@ -71,6 +75,8 @@ def test_an_ended_channel_is_a_recording(tmp_path: Path, content_type: str) -> N
         init = b"".join(film.channel.get(uri).expect(200).body for uri in inits)
         assert [init + film.channel.get(one.uri).expect(200).body for one in found.whole] == data
         text = film.channel.get("index.m3u8").body
+        (variant,) = read_multivariant(text.decode()).variants
+        assert (variant.uri, variant.rate) == ("media.m3u8", 25)
         part = film.channel.get(found.whole[3].uri, {"Range": "bytes=0-9"}).expect(206)
         assert part.body == data[3][len(init) :][:10]
         film.channel.target.close()
@@ -79,6 +85,37 @@ def test_an_ended_channel_is_a_recording(tmp_path: Path, content_type: str) -> N
         later(server, DRAINED_S)
         assert again.channel.get("index.m3u8").expect(200).body == text
         assert again.channel.get(found.whole[39].uri).expect(200).body == data[39][len(init) :]
+        again.channel.target.close()
+
+
+def test_tracks_of_a_recording_have_playlists(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """As those of a live channel: the thread makes each file of a track, and many may wait for it."""
+    data = several_tracks(tmp_path, FLAGS[1])
+    with local_server(data_dir=tmp_path / "data") as server:
+        film = Film(server, "video/mp4")
+        film.post(0, data)
+        film.end()
+        found = read_multivariant(film.channel.get("index.m3u8").expect(200).body.decode())
+        (variant,) = found.variants
+        assert (variant.groups, variant.size) == ({"AUDIO": "sound"}, (64, 64))
+        init = init_segment(data)
+        for track, uri in enumerate((variant.uri, *(one.uri for one in found.renditions)), 1):
+            (segment,) = read(film.channel.get(uri).expect(200).body.decode()).whole
+            assert segment.uri.endswith("m4s" if track == 1 else "m4a")
+            assert film.channel.get(segment.map).expect(200).body == track_init(init, track)
+            media = film.channel.get(segment.uri).expect(200)
+            assert media.body == track_media(data[len(init) :], track, None)
+            assert film.channel.get(segment.uri, {"If-None-Match": media.get("ETag") or ""}).expect(304).body == b""
+        film.channel.get("media.m3u8?track=9").expect(404)
+        film.channel.get(segment.uri.replace("-0.", "-7.")).expect(404)
+        film.channel.get(segment.map.replace(".t3-", ".t9-")).expect(200)  # an init segment without a track
+        film.channel.target.close()
+    monkeypatch.setattr(module, "MAX_FILE", 100)
+    with local_server(data_dir=tmp_path / "data") as server:
+        again = Film(server, "video/mp4")
+        later(server, DRAINED_S)
+        again.channel.get("index.m3u8").expect(200)
+        again.channel.get(segment.uri).expect(404)  # it is too long
         again.channel.target.close()
 
 

@@ -65,7 +65,7 @@ export class RecordingReader {
    * @param {string} token
    */
   static async find(url, token) {
-    const playlist = `${url}/index.m3u8`;
+    const playlist = `${url}/media.m3u8`;
     const response = await fetch(playlist, token ? { headers: { Authorization: `Bearer ${token}` } } : {}).catch(() => null);
     if (!response?.ok) return null;
     const pieces = piecesOf(await response.text(), playlist);
