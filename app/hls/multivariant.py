@@ -14,7 +14,7 @@ alone has it, all of whose packets can be decoded without others. For video, the
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable, Iterator
+from collections.abc import Iterable, Iterator
 from typing import Final, Protocol
 from urllib.parse import quote
 
@@ -65,7 +65,7 @@ class Announced(Described, Protocol):
     """
 
     frame_rate: float
-    captions: Collection[str]
+    captions: set[str]
 
 
 class Timed(Protocol):
