@@ -188,10 +188,10 @@ def goes_on(page: Page, seconds: float) -> None:
 def test_hls_js_plays_to_the_end(tab: Watched, tmp_path: Path, container: str, sound_s: float) -> None:
     """Of a channel whose sound ends before its picture; it stood still before the middle of the last part."""
     clip = tmp_path / "film.mp4"
-    inputs = ("-f", "lavfi", "-i", "testsrc=size=320x180:rate=25:duration=10.4")
-    inputs += ("-f", "lavfi", "-i", f"sine=sample_rate=48000:duration={sound_s}")
+    picture = ("-f", "lavfi", "-i", "testsrc=size=320x180:rate=25:duration=10.4")
+    sound = ("-f", "lavfi", "-i", f"sine=sample_rate=48000:duration={sound_s}")
     codecs = ("-c:v", "libx264", "-preset", "ultrafast", "-pix_fmt", "yuv420p", "-g", "50", "-c:a", "aac")
-    subprocess.run(["ffmpeg", "-v", "error", *inputs, *codecs, str(clip)], check=True, timeout=60)
+    subprocess.run(["ffmpeg", "-v", "error", *picture, *sound, *codecs, str(clip)], check=True, timeout=60)
     with serve() as server:
         url, player = f"{server.base}/ends", with_hls_js(tab, server)
         command = [sys.executable, "-m", "tricklecast", "publish", url, str(clip), "--container", container]
