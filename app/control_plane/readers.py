@@ -43,6 +43,7 @@ class ReaderModel(BaseModel):
     seq: int = Field(description="The segment that it reads; of two the earlier one.")
     waits: bool = Field(description="Whether it only waits: it was sent nothing of this segment yet.")
     lag: int = Field(description="Body bytes published while it was there and not sent to it.")
+    late_s: float = Field(description="For how many seconds it has lacked the oldest byte that it lacks; 0 if none.")
     since: datetime = Field(description="When its present request came.")
     connections: list[int] = Field(description="Numbers of its connections on this server.")
 
@@ -87,7 +88,8 @@ def readers_router(
         """Those that lag come first. A client that reads a segment and waits for the next one is one reader."""
         channel = found(name, visible)
         now, wall_s = plane.clock(), plane.wall_us() / 1e6
-        rows = [_described(requests, mask, wall_s - now) for requests in paired(requests_of(channel, lagging()))]
+        late_s = plane.slow_peers.lag_s
+        rows = [_described(each, mask, wall_s - now, late_s) for each in paired(requests_of(channel, lagging()))]
         rows.sort(key=lambda row: (-row.lag, row.since))
         return ReadersModel(channel=channel.name, readers=rows, others=max(0, channel.readers - len(rows)))
 
@@ -148,7 +150,12 @@ def _client(request: Reader) -> tuple[str | None, str | None, str | None]:
     return None, (via.ip if via is not None else None if connection.proxied else connection.peer), None
 
 
-def _described(requests: list[Reader], mask: Callable[[dict[str, Any]], None] | None, to_wall: float) -> ReaderModel:
+def _described(
+    requests: list[Reader],
+    mask: Callable[[dict[str, Any]], None] | None,
+    to_wall: float,
+    late_s: Callable[[Reader], float],
+) -> ReaderModel:
     first = requests[0]
     client, address, program = _client(first)
     shown: dict[str, Any] = {"client": client, "ip": address}
@@ -161,6 +168,7 @@ def _described(requests: list[Reader], mask: Callable[[dict[str, Any]], None] | 
         seq=first.segment.seq,
         waits=first.idle,
         lag=max(request.lag() for request in requests),
+        late_s=round(max(map(late_s, requests)), 3),
         since=datetime.fromtimestamp(first.arrived + to_wall, UTC),
         connections=sorted({request.connection.number for request in requests}),
     )

@@ -60,6 +60,39 @@ def test_a_page_can_be_used_by_all(server: RunningServer, tabs: Callable[..., Wa
     wait_for(page, "document.documentElement.scrollWidth <= document.documentElement.clientWidth")
 
 
+NAMES = (
+    "\u05db\u05e0\u05d9\u05e1\u05d4-\u05e8\u05d0\u05e9\u05d9\u05ea-12",
+    "x" * 255,
+    "camera-{:03}-of-a-building-with-a-long-name",
+)
+"""From right to left, the longest one, and those of many cameras."""
+
+
+@pytest.mark.parametrize(("scheme", "width", "height"), [("dark", 390, 844), ("light", 3840, 2160)])
+def test_hundreds_of_channels_can_be_read_by_all(
+    tabs: Callable[..., Watched], scheme: str, width: int, height: int
+) -> None:
+    """The list and the wall with 300 channels, an alert and an open channel, on a telephone and a very wide window."""
+    with serve() as server:
+        for number in range(300):
+            name = NAMES[min(number, 2)].format(number)
+            httpx.post(f"{server.base}/{name}/0", content=b'{"hello": 1}').raise_for_status()
+        httpx.get(f"{server.base}/..x/0")
+        page = tabs(viewport={"width": width, "height": height}, color_scheme=scheme).open(server.url)
+        expect(page.locator(".alert-list li")).to_have_count(1)
+        expect(page.locator(".row:not([hidden]) .name").first).to_be_visible()
+        assert barriers(page) == []
+        page.get_by_label("Filter channels").fill(NAMES[0])
+        page.locator(".row:not([hidden])").click()
+        expect(page.locator("#detail-title")).to_have_text(NAMES[0])
+        assert barriers(page) == []
+        wait_for(page, "document.documentElement.scrollWidth <= document.documentElement.clientWidth")
+        page.goto(f"{server.url}/wall")
+        expect(page.locator(".tile")).to_have_count(300)
+        assert barriers(page) == []
+        wait_for(page, "document.documentElement.scrollWidth <= document.documentElement.clientWidth")
+
+
 @pytest.mark.parametrize("scheme", ["light", "dark"])
 def test_the_api_can_be_read_by_all(server: RunningServer, tabs: Callable[..., Watched], scheme: str) -> None:
     """In both colour schemes each text of `/docs` has the contrast of AA: the list, a route, its form, an answer."""

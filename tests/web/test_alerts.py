@@ -184,3 +184,4 @@ def test_the_sources_have_a_panel(tab: Watched) -> None:
         expect(page.locator(".alert-list .bad")).to_contain_text("A source has failed, and is started again")
         assert not re.search("secret|hidden", page.locator("body").inner_text())
         assert barriers(page) == []
+        page.close()  # before its server ends

@@ -108,6 +108,7 @@ def test_it_shows_who_reads_and_ends_one(server: LocalServer, tab: Watched) -> N
         rows = panel.locator(".readers-list li")
         expect(rows).to_have_count(2)
         expect(rows.first).to_contain_text("127.0.0.1 · player/1.0 · segment 0 · asked at")
+        expect(panel.locator(".lateness li").first).to_have_text("in time2")
         assert barriers(page) == []
         panel.get_by_role("button", name="End first").click()
         page.get_by_role("dialog").get_by_role("button", name="End reader").click()
@@ -115,6 +116,32 @@ def test_it_shows_who_reads_and_ends_one(server: LocalServer, tab: Watched) -> N
         expect(rows.first).to_contain_text("second")
         expect(page.locator(".events")).to_contain_text("cam reader cut off: by request")
         upload.end()
+
+
+def test_it_shows_how_late_readers_are(server: LocalServer, tab: Watched) -> None:
+    """A bar for each span of time, of the readers that are listed; a late one is first in the list."""
+    late = [0, 0, 0.2, 1.4, 9.5, 42]
+    rows = [
+        {"client": f"reader-{at}", "address": "::1", "program": None, "seq": 1, "waits": False, "lag": round(9000 * s),
+         "late_s": s, "since": "2026-01-01T00:00:00Z", "connections": [at]}
+        for at, s in reversed(list(enumerate(late)))
+    ]  # fmt: skip
+    create(server, "cam")
+    tab.context.route("**/cam/readers", lambda route: route.fulfill(json={"readers": rows, "others": 7}))
+    page = tab.open(url(server, "/#/channel/cam"))
+    panel = page.get_by_role("complementary")
+    panel.get_by_text("Who reads").click()
+    bars = [
+        "in time2",
+        "up to 500 ms late1",
+        "up to 1 s late0",
+        "up to 2 s late1",
+        "up to 5 s late0",
+        "up to 10 s late1",
+    ]
+    expect(panel.locator(".lateness li")).to_have_text([*bars, "more1"])
+    expect(panel.locator(".readers-list li").first).to_contain_text("369 KiB, 42 s behind")
+    assert barriers(page) == []
 
 
 def test_an_action_that_fails_says_why(server: LocalServer, tab: Watched) -> None:
@@ -204,20 +231,30 @@ def test_live_channels_come_first(server: LocalServer, tab: Watched) -> None:
         upload.end()
 
 
-def test_the_end_of_a_long_name_can_be_read(server: LocalServer, tab: Watched) -> None:
-    """Names of many cameras differ there alone; on a very wide window all texts are larger."""
-    create(server, *(f"site-{number % 7}-a-building-with-a-long-name-camera-{number:03}" for number in range(300)))
+def test_long_names_can_be_read(server: LocalServer, tab: Watched) -> None:
+    """They have two lines. What is left out of a still longer one is not its end, where names of cameras differ."""
+    camera = "site-{}-a-building-with-a-name-floor-03-camera-{:03}"
+    create(server, *(camera.format(number % 7, number) for number in range(300)), "x" * 20 + "-long" * 40 + "-777")
     page = tab.open(url(server))
-    for width in (390, 1280, 3840):
+    search = page.get_by_label("Filter channels")
+    for width in (390, 1280, 1920, 3840):
         page.set_viewport_size({"width": width, "height": 900})
-        name = page.locator(".row:not([hidden]) .name").first
-        expect(name).to_have_text("site-0-a-building-with-a-long-name-camera-000")
-        tail = name.locator("span").last
-        expect(tail).to_have_text("amera-000")
-        box, row = tail.bounding_box(), page.locator(".row:not([hidden]) .title").first.bounding_box()
-        assert box is not None
-        assert row is not None
-        assert box["x"] + box["width"] <= row["x"] + row["width"]
+        search.fill("camera-000")
+        name = page.locator(".row:not([hidden]) .name")
+        expect(name).to_have_text(camera.format(0, 0))
+        for part in name.locator("span:visible").all():
+            assert width == 390 or part.evaluate(
+                "one => one.scrollWidth <= one.clientWidth || getComputedStyle(one).display === 'inline'"
+            )
+        search.fill("long-777")
+        expect(name.locator(".end")).to_have_text("-long-777")
+        title = page.locator(".row:not([hidden]) .title").bounding_box()
+        assert title is not None
+        for part in name.locator("span:visible").all():
+            box = part.bounding_box()
+            assert box is not None
+            assert box["x"] + box["width"] <= title["x"] + title["width"]
+            assert box["y"] + box["height"] <= title["y"] + title["height"] + 1
         size = name.evaluate("one => parseFloat(getComputedStyle(one).fontSize)")
         assert size >= (21 if width == 3840 else 14)
 
@@ -431,9 +468,11 @@ def test_details_can_be_used_by_all(
     server: LocalServer, tabs: Callable[..., Watched], tmp_path: Path, scheme: str, width: int, height: int
 ) -> None:
     """axe-core finds no barrier in list, details and events, which name the codecs; no scrolling on a telephone."""
-    looks = {"light": ("mp4", "MP4 · H.264, AAC · 64"), "dark": ("mpegts", "MPEG-TS · H.264 · AAC")}
+    by = "\N{MULTIPLICATION SIGN}"
+    picture = f"· 90 {by} 90 · 25 fps"
+    looks = {"light": ("mp4", f"MP4 · H.264, AAC {picture}"), "dark": ("mpegts", f"MPEG-TS · H.264 · AAC {picture}")}
     container, told = looks[scheme]
-    segments = cut(make_clip(tmp_path / "clip.mp4", audio="aac"), length_s=1, format_=container)
+    segments = cut(make_clip(tmp_path / "clip.mp4", audio="aac", side=90), length_s=1, format_=container)
     with server.client() as client:
         for seq, segment in enumerate(segments[:3]):
             client.channel("cam").publish(seq, segment)

@@ -111,6 +111,21 @@ def test_all_tiles_fit_if_they_can(
         assert page.evaluate("document.documentElement.scrollHeight <= innerHeight")
 
 
+def test_long_names_have_two_lines(server: LocalServer, tabs: Callable[..., Watched]) -> None:
+    """And the end of each is shown on a telephone, too."""
+    for number in range(12):
+        post(server, f"berlin-main-building-floor-03-camera-{number:03}", 0, b'{"number": 1}', "application/json")
+    page = wall(server, tabs(viewport={"width": 390, "height": 844}))
+    expect(page.locator(".tile .end")).to_have_text([f"amera-{number:03}" for number in range(12)])
+    for one in page.locator(".tile").all():
+        box, tile = one.locator(".end").bounding_box(), one.bounding_box()
+        assert box is not None
+        assert tile is not None
+        assert box["x"] + box["width"] <= tile["x"] + tile["width"]
+        assert box["y"] + box["height"] <= tile["y"] + tile["height"]
+    assert page.locator(".tile .name").first.bounding_box()["height"] > 25  # type: ignore[index]
+
+
 def test_it_can_be_used_by_keyboard(server: LocalServer, tab: Watched) -> None:
     """Arrows go from tile to tile, F is full screen, the filter narrows, and Enter opens the player."""
     tab.expected += ["404", "470"]

@@ -6,9 +6,10 @@
  * time, and for each tile at most once in two seconds; those whose picture is oldest come first.
  */
 
+import { Name } from "./name.js";
 import { byId, channelUrl, element, icon, signIn, token } from "./session.js";
 import { Feed } from "./dashboard/feed.js";
-import { count, plain } from "./dashboard/format.js";
+import { count } from "./dashboard/format.js";
 import { Model, STATES } from "./dashboard/model.js";
 import { NoPicture, Thumbnailer, Unplayable } from "./media/thumbnail.js";
 
@@ -27,11 +28,16 @@ const OLD_MS = 15_000;
 const TICK_MS = 250;
 /** Tiles at most. Of more channels the first ones are shown: the filter finds the others. */
 const MOST_TILES = 400;
-/** The smallest width of a tile, on a wide window and on a telephone; the height of its line; the gap. Pixels. */
+/** The smallest width of a tile, on a wide window and on a telephone; the height of its name, in one line and in two; the
+ * gap. Pixels. */
 const LEAST = 200;
 const LEAST_NARROW = 150;
 const LINE = 30;
+const TWO_LINES = 42;
 const GAP = 8;
+/** A character of a name is about so wide; so much of a line is for other things. Pixels. */
+const CHARACTER = 8;
+const BESIDE = 40;
 const MOST_PIXELS = 1280;
 
 const COMPLETE = 2;
@@ -56,11 +62,12 @@ class Tile {
     this.canvas = element("canvas", { "aria-hidden": "true" });
     this.why = element("span", { className: "why" });
     this.badge = element("span", { className: "state" });
-    this.name = element("b", { dir: "auto" }, plain(channel.name, 80));
+    this.name = new Name();
+    this.name.show(channel.name);
     this.age = element("span", { className: "age num" });
     this.link = element("a", { href: `/watch/${encodeURIComponent(channel.name)}`, title: channel.name },
       element("span", { className: "picture" }, this.canvas, this.why),
-      element("span", { className: "line" }, this.badge, this.name, this.age));
+      element("span", { className: "line" }, this.badge, this.name.box, this.age));
     this.box = element("li", { className: "tile" }, this.link);
     this.state = -1;
   }
@@ -180,15 +187,19 @@ function measure() {
   const scale = parseFloat(getComputedStyle(document.documentElement).fontSize) / 16;
   const height = window.innerHeight - tiles.getBoundingClientRect().top - window.scrollY - 2 * GAP;
   const most = Math.max(1, Math.floor((width + GAP) / ((width < 700 ? LEAST_NARROW : LEAST) * scale + GAP)));
+  const longest = Math.max(0, ...order.map(({ channel }) => channel.name.length));
+  const wideOf = (/** @type {number} */ tried) => (width - GAP * (tried - 1)) / tried;
+  const isLong = (/** @type {number} */ wide) => longest * CHARACTER * scale > wide - BESIDE * scale;
   columns = most;
   for (let tried = 1; tried < most; tried++) {
-    const wide = (width - GAP * (tried - 1)) / tried;
-    const high = (wide * 9) / 16 + LINE * scale + GAP;
+    const wide = wideOf(tried);
+    const high = (wide * 9) / 16 + (isLong(wide) ? TWO_LINES : LINE) * scale + GAP;
     if (Math.ceil(order.length / tried) * high <= height) {
       columns = tried;
       break;
     }
   }
+  tiles.classList.toggle("long", isLong(wideOf(columns)));
   tiles.style.setProperty("--columns", String(columns));
 }
 

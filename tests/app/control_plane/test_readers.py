@@ -70,6 +70,8 @@ def test_those_that_lag_come_first(server: LocalServer) -> None:
         eventually(write, what="one of them lags: nobody reads its answer")
         rows = listed(server)["readers"]
         assert rows == sorted(rows, key=lambda row: -row["lag"])
+        eventually(lambda: listed(server)["readers"][0]["late_s"] > 0.3, what="the time for which it has lacked a byte")
+        assert listed(server)["readers"][-1]["late_s"] >= 0.0
         slow.close()
 
 

@@ -230,7 +230,7 @@ const times = (n, one, many = `${one}s`) => `${count(n)} ${n === 1 ? one : many}
 
 /** @param {Alert} alert */
 function line({ tone, text, why: reason, channels }) {
-  const parts = element("span", {}, element("b", {}, text));
+  const parts = element("span", { dir: "auto" }, element("b", {}, text));
   if (reason) parts.append(`: ${reason}`);
   channels?.slice(0, NAMES).forEach((name, at) => {
     parts.append(at ? ", " : reason ? " · " : ": ", element("a", { href: fragment(name), dir: "auto" }, plain(name, 60)));

@@ -11,9 +11,8 @@ import { KEPT_IN_FULL, SEGMENT_STATES, STATES } from "./model.js";
 /** @typedef {import("./model.js").Channel} Channel */
 /** @typedef {import("./model.js").Segment} Segment */
 
+/** The width of a bar where a text of the usual size has 16 pixels. */
 const BAR = 9;
-const HEIGHT = 96;
-const CURVE = 56;
 const OPEN = 1;
 
 /** Segments that are asked for when a channel is opened. */
@@ -32,6 +31,7 @@ export class Detail {
     this.picked = undefined;
     this._asked = 0;
     this._looked = false; // at the channel's media
+    this._bar = BAR;
 
     const close = element("button", { type: "button", className: "quiet close", "aria-label": "Close the details" },
       icon("close"));
@@ -165,9 +165,10 @@ export class Detail {
 
   /** @param {Channel} channel */
   _draw(channel) {
-    const options = { width: this.chart.clientWidth, height: HEIGHT, bar: BAR, picked: this.picked };
-    timeline(this.chart, channel.segments, options);
-    curve(this.rate, channel.received, { width: this.rate.clientWidth, height: CURVE });
+    const { clientWidth: width, clientHeight: height } = this.chart;
+    this._bar = Math.round((BAR * parseFloat(getComputedStyle(document.documentElement).fontSize)) / 16);
+    timeline(this.chart, channel.segments, { width, height, bar: this._bar, picked: this.picked });
+    curve(this.rate, channel.received, { width: this.rate.clientWidth, height: this.rate.clientHeight });
     const segment = channel.segments.find((one) => one.seq === this.picked);
     const shown = segment ?? channel.segments.at(-1);
     const text = shown ? segmentText(shown, this.model.server.ms) : "no segments yet";
@@ -178,7 +179,7 @@ export class Detail {
 
   /** @param {number} x */
   _at(x) {
-    return this.channel && segmentAt(this.channel.segments, x, { width: this.chart.clientWidth, bar: BAR });
+    return this.channel && segmentAt(this.channel.segments, x, { width: this.chart.clientWidth, bar: this._bar });
   }
 
   /** @param {string} name @param {string} text */

@@ -6,6 +6,7 @@
  * when it begins, falls idle or ends, and not with each byte.
  */
 
+import { Name } from "../name.js";
 import { element, icon } from "../session.js";
 import { curve, segmentAt, segmentText, timeline } from "./charts.js";
 import { bitrate, bytes, count, plain } from "./format.js";
@@ -14,6 +15,7 @@ import { STATES } from "./model.js";
 /** @typedef {import("./model.js").Channel} Channel */
 /** @typedef {import("./model.js").Model} Model */
 
+/** The width of a bar where a text of the usual size has 16 pixels. */
 const BAR = 7;
 const AHEAD = 4;
 
@@ -32,9 +34,6 @@ const COLUMNS = {
 /** The order in which no column is marked. */
 const LIVE_FIRST = { column: "", falls: false };
 
-/** Characters of a name's end that are shown however narrow the list is: names often differ there alone. */
-const TAIL = 9;
-
 const ICONS = { idle: "idle", live: "live", stalled: "warning", draining: "ended" };
 
 /** One row's elements. */
@@ -44,9 +43,7 @@ class Row {
     /** @type {Channel | null} */
     this.channel = null;
     this.drawn = -1;
-    this.front = element("span", { className: "front" });
-    this.tail = element("span", {});
-    this.name = element("b", { className: "name", dir: "auto" }, this.front, this.tail);
+    this.name = new Name();
     this.type = element("span", { className: "type faint" });
     this.badge = element("span", { className: "state" });
     this.publisher = element("span", { className: "cell publisher", role: "gridcell", dir: "auto" });
@@ -61,7 +58,7 @@ class Row {
     const cell = (/** @type {string} */ name, /** @type {Node[]} */ ...children) =>
       element("span", { className: `cell ${name}`, role: "gridcell" }, ...children);
     this.box = element("div", { className: "row", role: "row", id: `row-${index}`, hidden: true },
-      cell("title", this.badge, element("span", { className: "names" }, this.name, this.type)),
+      cell("title", this.badge, element("span", { className: "names" }, this.name.box, this.type)),
       this.publisher, this.readers, this.lag,
       cell("received", this.curve, this.rate), this.sent,
       cell("segments", this.chart), cell("window", this.fill, this.fillText),
@@ -96,7 +93,7 @@ export class List {
     /** @type {Row[]} */
     this.rows = [];
     this._drawing = 0;
-    this._widths = { chart: 0, curve: 0 };
+    this._sizes = { chart: [0, 0], curve: [0, 0], bar: BAR };
 
     this.spacer = element("div", { className: "spacer" });
     this.header = element("div", { className: "head", role: "row" }, ...Object.entries(COLUMNS).map(([name, column]) => {
@@ -122,7 +119,7 @@ export class List {
     this.scroller.addEventListener("pointermove", (event) => {
       const row = this._rowOf(event);
       if (row?.channel && event.target === row.chart) {
-        const options = { width: this._widths.chart, bar: BAR };
+        const options = { width: this._sizes.chart[0] ?? 0, bar: this._sizes.bar };
         const segment = segmentAt(row.channel.segments, event.offsetX, options);
         if (segment) {
           tooltip.show(segmentText(segment, this.model.server.ms), event.clientX, event.clientY);
@@ -160,7 +157,9 @@ export class List {
     if (first) {
       const hidden = first.box.hidden;
       first.box.hidden = false;
-      this._widths = { chart: first.chart.clientWidth, curve: first.curve.clientWidth };
+      const bar = Math.round((BAR * parseFloat(getComputedStyle(document.documentElement).fontSize)) / 16);
+      const [chart, curve] = [first.chart, first.curve].map(({ clientWidth, clientHeight }) => [clientWidth, clientHeight]);
+      this._sizes = { chart: chart ?? [], curve: curve ?? [], bar };
       first.box.hidden = hidden;
       for (const row of this.rows) row.drawn = -1;
     }
@@ -280,14 +279,10 @@ export class List {
       row.badge.replaceChildren(icon(ICONS[state]), element("span", { className: "visually-hidden" }, state));
       row.badge.title = state;
     }
-    const name = plain(channel.name);
-    const cut = tailOf(name);
-    set(row.front, name.slice(0, cut));
-    set(row.tail, name.slice(cut));
+    row.name.show(channel.name);
     set(row.type, plain(channel.type, 40));
     set(row.publisher, channel.publisher ? plain(channel.publisher, 80) : "–");
     if (row.publisher.title !== channel.publisher) row.publisher.title = channel.publisher;
-    if (row.name.title !== channel.name) row.name.title = channel.name;
     row.publisher.classList.toggle("gone", !channel.present);
     set(row.readers, count(channel.readers));
     set(row.lag, channel.lag ? bytes(channel.lag) : "–");
@@ -300,8 +295,9 @@ export class List {
     const newest = channel.segments.at(-1);
     const label = newest ? `newest: ${segmentText(newest, this.model.server.ms)}` : "no segments";
     if (row.chart.getAttribute("aria-label") !== label) row.chart.setAttribute("aria-label", label);
-    if (this._widths.chart) timeline(row.chart, channel.segments, { width: this._widths.chart, height: 28, bar: BAR });
-    if (this._widths.curve) curve(row.curve, channel.received, { width: this._widths.curve, height: 24 });
+    const { chart, curve: small, bar } = this._sizes;
+    if (chart[0]) timeline(row.chart, channel.segments, { width: chart[0], height: chart[1] ?? 0, bar });
+    if (small[0]) curve(row.curve, channel.received, { width: small[0], height: small[1] ?? 0 });
   }
 
   /** @param {Channel | null} channel */
@@ -338,13 +334,6 @@ export class List {
     }
     event.preventDefault();
   }
-}
-
-/** Where the end of a name begins that is always shown; its length if there is none. @param {string} name */
-function tailOf(name) {
-  const at = Math.max(0, name.length - TAIL);
-  // Letters that join each other, and those written from right to left, are not taken apart.
-  return at > TAIL && /^[ -~]+$/.test(name.slice(at - 1)) ? at : name.length;
 }
 
 const collator = new Intl.Collator("en", { numeric: true, sensitivity: "base" });

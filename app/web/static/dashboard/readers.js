@@ -1,14 +1,20 @@
-/** The readers of the channel that is shown in full: a list that is asked for while it is open, and the end of one. */
+/**
+ * The readers of the channel that is shown in full: how late they are, a list that is asked for while it is open, and the
+ * end of one.
+ */
 
 import { element, problem, request } from "../session.js";
 import { ask } from "./parts.js";
-import { bytes, count, plain, time } from "./format.js";
+import { bytes, count, duration, plain, time } from "./format.js";
 
 const EVERY_MS = 3_000;
 
+/** Bounds of the bars that show how late readers are, in seconds. */
+const LATE_S = [0, 0.5, 1, 2, 5, 10];
+
 /**
  * @typedef {{ client: string | null, address: string | null, program: string | null, seq: number, waits: boolean,
- *   lag: number, since: string, connections: number[] }} Row
+ *   lag: number, late_s: number, since: string, connections: number[] }} Row
  */
 
 export class Readers {
@@ -16,8 +22,9 @@ export class Readers {
     this.name = "";
     this.list = element("ul", { className: "readers-list" });
     this.about = element("p", { className: "faint", role: "status" });
+    this.bars = element("ul", { className: "lateness", "aria-label": "How late readers are", hidden: true });
     this.box = element("details", { className: "readers-box" },
-      element("summary", {}, element("h3", {}, "Who reads")), this.about, this.list);
+      element("summary", {}, element("h3", {}, "Who reads")), this.bars, this.about, this.list);
     this.box.addEventListener("toggle", () => void this.update());
     setInterval(() => void this.update(), EVERY_MS);
   }
@@ -27,6 +34,7 @@ export class Readers {
     if (name === this.name) return;
     this.name = name;
     this.list.replaceChildren();
+    this.bars.hidden = true;
     this.about.textContent = "";
     void this.update();
   }
@@ -51,6 +59,8 @@ export class Readers {
   _fill(readers, others) {
     const more = others ? `${count(others)} more: players of HLS, or beyond what is listed` : "";
     this.about.textContent = readers.length ? more : more || "Nobody reads this channel.";
+    this.bars.hidden = !readers.length;
+    this.bars.replaceChildren(...lateness(readers));
     this.list.replaceChildren(...readers.map((row) => this._row(row)));
   }
 
@@ -64,7 +74,7 @@ export class Readers {
       row.waits ? `waits for segment ${count(row.seq)}` : `segment ${count(row.seq)}`, `asked at ${time(Date.parse(row.since) / 1000)}`,
     ];
     return element("li", { className: row.lag ? "late" : "" },
-      element("b", { dir: "auto" }, who), element("span", { className: "num lag" }, row.lag ? `${bytes(row.lag)} behind` : "in time"),
+      element("b", { dir: "auto" }, who), element("span", { className: "num lag" }, row.lag ? `${bytes(row.lag)}, ${seconds(row.late_s)} behind` : "in time"),
       end, element("span", { className: "faint num", dir: "auto" }, facts.filter(Boolean).join(" · ")));
   }
 
@@ -85,4 +95,25 @@ export class Readers {
     if (document.activeElement instanceof HTMLElement) document.activeElement.blur();
     await this.update();
   }
+}
+
+/** @param {number} late */
+const seconds = (late) => duration(Math.round(1000 * late));
+
+/** A histogram: a bar for each span of time by which readers are late. @param {Row[]} readers */
+function lateness(readers) {
+  const counts = LATE_S.map(() => 0).concat(0);
+  for (const { late_s } of readers) {
+    const at = LATE_S.findIndex((bound) => late_s <= bound);
+    const place = at < 0 ? LATE_S.length : at;
+    counts[place] = (counts[place] ?? 0) + 1;
+  }
+  const most = Math.max(...counts);
+  return counts.map((n, at) => {
+    const text = !at ? "in time" : at < LATE_S.length ? `up to ${seconds(LATE_S[at] ?? 0)} late` : "more";
+    const bar = element("i");
+    bar.style.transform = `scaleX(${(n / most).toFixed(3)})`;
+    return element("li", { className: at > 2 && n ? "late" : "" },
+      element("span", {}, text), element("span", { className: "fill-bar" }, bar), element("span", { className: "num" }, count(n)));
+  });
 }

@@ -293,11 +293,11 @@ export function readMp4Times(head, tracks) {
 
 /**
  * The runs of samples (`trun`, 8.8.8) of an MP4 fragment. `defaultFlags`: of a sample that has none of its own; `first`:
- * where the first sample stands, `size`: bytes of each.
+ * where the first sample stands, `size`: bytes of each; `defaultDuration`: left out if the fragment does not say one.
  * @param {Uint8Array} data
  * @param {Track[]} tracks
  */
-function* runs(data, tracks) {
+export function* runs(data, tracks) {
   const view = viewOf(data);
   for (const moof of boxes(data)) {
     if (moof.type !== "moof") continue;
@@ -315,6 +315,7 @@ function* runs(data, tracks) {
         track,
         has,
         count: view.getUint32(trun.body + 4),
+        defaultDuration: given & 0x8 ? view.getUint32(tfhd.body + 8 + (given & 0x1 ? 8 : 0) + (given & 0x2 ? 4 : 0)) : undefined,
         defaultFlags: given & 0x20 ? view.getUint32(tfhd.body + 8 + before) : 0,
         first: trun.body + 8 + (has & 0x1 ? 4 : 0) + (has & 0x4 ? 4 : 0),
         size,
