@@ -22,6 +22,7 @@ from typing import Final, TypeAlias
 
 from tricklecast.publisher.core import Receipt
 from tricklecast.trickle.client.reports import Event, Reporter
+from tricklecast.trickle.client.reports import Retrying as Retrying
 from tricklecast.trickle.errors import SegmentDropped, TrickleError
 
 logger: Final = logging.getLogger("tricklecast.publisher")
@@ -62,25 +63,6 @@ class SegmentLost(Event):
             return str(self.error)
         name = "a segment" if self.seq is None else f"segment {self.seq}"
         return f"{name} is lost: {self.error}"
-
-
-class Retrying(Event):
-    """A request failed, and is made again.
-
-    Attributes:
-        error: why it failed.
-        delay_s: how many seconds the publisher waits before it.
-        attempt: the number of the attempt that follows; the first request was 1.
-        seq: the segment that the request is for; ``None`` for a question about the channel.
-    """
-
-    error: TrickleError
-    delay_s: float
-    attempt: int
-    seq: int | None = None
-
-    def __str__(self) -> str:
-        return f"{self.error}; attempt {self.attempt} in {self.delay_s:.2f} s"
 
 
 class Disconnected(Event):

@@ -22,6 +22,7 @@ from dataclasses import dataclass
 from typing import Final, Literal, TypeAlias
 
 from tricklecast.trickle.client.reports import Event, Reporter
+from tricklecast.trickle.client.reports import Retrying as Retrying
 from tricklecast.trickle.errors import ConnectionLost, TrickleError
 
 LOGGER: Final = logging.getLogger("tricklecast.subscriber")
@@ -34,23 +35,6 @@ class Connected(Event):
 
     def __str__(self) -> str:
         return "connected"
-
-
-class Retrying(Event):
-    """A request failed and is made again.
-
-    Attributes:
-        error: why it failed.
-        delay_s: seconds until the next attempt.
-        attempt: the number of the attempt that follows; the first request was 1.
-    """
-
-    error: TrickleError
-    delay_s: float
-    attempt: int
-
-    def __str__(self) -> str:
-        return f"{self.error}; attempt {self.attempt} in {self.delay_s:.2f} s"
 
 
 class SkippedAhead(Event):

@@ -23,7 +23,7 @@ from tricklecast.publisher.media.source import MediaSource
 from tricklecast.publisher.steps import IsStopped, Report, SegmentEnd, Step
 from tricklecast.trickle import wire
 from tricklecast.trickle.amounts import count
-from tricklecast.trickle.backoff import Backoff
+from tricklecast.trickle.client.retry import RECONNECT_S, Retries
 from tricklecast.trickle.errors import InvalidInput
 from tricklecast.trickle.media.timeline import fill_first_dts
 from tricklecast.trickle.pyav import codec_name, is_attached, packet_errors, reason
@@ -31,9 +31,6 @@ from tricklecast.trickle.pyav import codec_name, is_attached, packet_errors, rea
 if TYPE_CHECKING:
     from av import Packet
     from av.stream import Stream
-
-RECONNECT_FOR_S: Final = 60.0
-"""A source that broke is opened again for so many seconds: a camera or an encoder that restarts takes less."""
 
 MIN_LIFE_S: Final = 5.0
 """A source that lasted less has not come back: it must not be opened again and again without a limit."""
@@ -49,8 +46,6 @@ LOOK_AHEAD: Final = " ".join(
 )
 """Lets libavformat look for streams in the first 50 MB or 60 s, in place of 5 MB or 5 s, and also behind the first
 tables of MPEG-TS."""
-
-_BACKOFF: Final = Backoff(base_s=0.5, cap_s=5.0)
 
 
 @dataclass(frozen=True, slots=True)
@@ -74,7 +69,7 @@ class MediaOptions:
     realtime: bool = True
     encoding: Encoding | None = None
     reconnect: bool | None = None
-    reconnect_for_s: float = RECONNECT_FOR_S
+    reconnect_for_s: float = RECONNECT_S
     plays: int | None = 1
 
 
@@ -98,8 +93,7 @@ class MediaInput:
         self._segmenter: Segmenter | None = None
         self._rng: Final = Random()
         self._said: set[str] = set()
-        self._failures = 0
-        self._lost_at: float | None = None
+        self._retries = Retries(reconnect_s=options.reconnect_for_s)
         self._clock: Callable[[], float] = time.monotonic  # when the last packet came
 
     def shorten(self, size: int) -> None:
@@ -197,15 +191,15 @@ class MediaInput:
         return self._open() if again and self._input.kind is Kind.FILE else None
 
     def _reopen(self, broke: SourceBroke | None, lived_s: float) -> Opened | None:
-        now, name, limit_s = time.monotonic(), self._input.name, self._options.reconnect_for_s
-        if self._lost_at is None or lived_s >= MIN_LIFE_S:
-            self._failures, self._lost_at = 0, now
+        name, limit_s = self._input.name, self._options.reconnect_for_s
+        if lived_s >= MIN_LIFE_S:
+            self._retries.worked()
         if self._input.listens:  # senders that stop and senders that break look the same: RTMP is cut in both cases
             self._report.say(f"the sender to {name} is gone; waiting {limit_s:g} s for a sender")
         else:
             self._report.say(f"{broke or f'{name} ended'}; trying for {limit_s:g} s to open it again")
         try:
-            return self._try_until(self._lost_at + limit_s)
+            return self._open_again(limit_s)
         except InvalidInput as error:
             if broke is None or self._input.listens:  # it ended, and nothing follows
                 self._report.say(f"{name} did not come back within {limit_s:g} s")
@@ -214,21 +208,21 @@ class MediaInput:
         finally:
             self._report.source("")
 
-    def _try_until(self, deadline: float) -> Opened | None:
+    def _open_again(self, limit_s: float) -> Opened | None:
         lost_at = time.monotonic()
-        while True:
-            self._failures += 1
-            self._report.source(f"reconnecting, attempt {self._failures}")
-            if not Pace(1.0, self._is_stopped).wait(_BACKOFF.delay(self._failures, self._rng)):
+        error = InvalidInput("it breaks each time as soon as it is open")
+        while (delay_s := self._retries.outlast(time.monotonic(), self._rng)) is not None:
+            self._report.source(f"reconnecting, attempt {self._retries.tries}")
+            if not Pace(1.0, self._is_stopped).wait(delay_s):
                 return None
             try:
-                opened = self._open(within_s=max(MIN_OPEN_S, deadline - time.monotonic()))
-            except InvalidInput:
-                if time.monotonic() >= deadline:
-                    raise
+                opened = self._open(within_s=max(MIN_OPEN_S, lost_at + limit_s - time.monotonic()))
+            except InvalidInput as failure:
+                error = failure
             else:
                 self._report.say(f"{self._input.name} is back after {time.monotonic() - lost_at:.1f} s")
                 return opened
+        raise error
 
 
 @dataclass(slots=True)

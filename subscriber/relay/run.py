@@ -30,9 +30,8 @@ from tricklecast.subscriber.events import Gap, Restarted, SegmentBroken, Segment
 from tricklecast.subscriber.relay.outflow import Outflow, Piece
 from tricklecast.subscriber.relay.target import ConnectionBroke, Push, Target
 from tricklecast.trickle.amounts import count, rate, size
-from tricklecast.trickle.backoff import Backoff
 from tricklecast.trickle.bearer import Bearer
-from tricklecast.trickle.client.retry import RECONNECT_S
+from tricklecast.trickle.client.retry import RECONNECT_S, Retries
 from tricklecast.trickle.client.tasks import Notifier, beside
 from tricklecast.trickle.errors import TrickleError
 from tricklecast.trickle.pyav import need_pyav
@@ -47,10 +46,6 @@ MIN_LIFE_S: Final = 5.0
 
 LATE_S: Final = 1.0
 """Media that comes later than this, with nothing behind it, sets the pace anew: the source had a pause."""
-
-RECONNECT_FOR_S: Final = 60.0
-
-_BACKOFF: Final = Backoff(base_s=0.5, cap_s=5.0)
 
 
 @dataclass(frozen=True, slots=True)
@@ -67,7 +62,7 @@ class Request:
     target: Target
     start: str = "current"
     wait_s: float = 0.0
-    reconnect_for_s: float = RECONNECT_FOR_S
+    reconnect_for_s: float = RECONNECT_S
     tls: ssl.SSLContext | None = None
     auth: Bearer | None = None
 
@@ -105,8 +100,8 @@ class _Relay:
         self._outflow = Outflow(lambda text: screen.say(f"warning: {text}"))
         self._push: Push | None = None
         self._pace = _Pace()
-        self._begun_at = self._lost_at = 0.0
-        self._failures = 0
+        self._begun_at = 0.0
+        self._retries = Retries(reconnect_s=request.reconnect_for_s)  # of the target
         self._was_good = False
         self._dropped = self._sent = 0
         self._is_whole = True
@@ -242,15 +237,16 @@ class _Relay:
             self._push = None
         now, shown, limit_s = time.monotonic(), self._request.target.shown, self._request.reconnect_for_s
         if now - self._begun_at >= MIN_LIFE_S:
-            self._failures, self._lost_at, self._was_good = 0, now, True
-        if not self._was_good or now - self._lost_at >= limit_s:
+            self._retries.worked()
+            self._was_good = True
+        delay_s = self._retries.outlast(now, self._rng) if self._was_good else None
+        if delay_s is None:
             raise TrickleError(f"cannot push to {shown}: {error}") from error
         self._is_whole = False
-        self._failures += 1
-        if self._failures == 1:
+        if self._retries.tries == 1:
             self._screen.say(f"warning: {shown}: {error}; trying for {limit_s:g} s to connect again")
-        self._state = f"reconnecting, attempt {self._failures}"
-        await anyio.sleep(_BACKOFF.delay(self._failures, self._rng))
+        self._state = f"reconnecting, attempt {self._retries.tries}"
+        await anyio.sleep(delay_s)
         while len(self._queue) > 1:  # it goes on live
             self._drop()
         await to_thread.run_sync(self._outflow.renew)

@@ -6,7 +6,7 @@ import logging
 from collections.abc import Callable
 from typing import Generic, TypeVar, dataclass_transform
 
-from tricklecast.trickle.errors import Fields
+from tricklecast.trickle.errors import Fields, TrickleError
 
 E = TypeVar("E")
 
@@ -29,6 +29,26 @@ class Event(Fields):
 
     def __hash__(self) -> int:
         return hash((type(self), self._values()))
+
+
+class Retrying(Event):
+    """A request failed, and is made again; of publishers and subscribers.
+
+    Attributes:
+        error: why it failed.
+        delay_s: how many seconds the client waits before it.
+        attempt: the number of the attempt that follows; the first request was 1.
+        seq: the segment that a publisher's request is for; ``None`` for a question about the channel, and for a
+            subscriber.
+    """
+
+    error: TrickleError
+    delay_s: float
+    attempt: int
+    seq: int | None = None
+
+    def __str__(self) -> str:
+        return f"{self.error}; attempt {self.attempt} in {self.delay_s:.2f} s"
 
 
 class Reporter(Generic[E]):

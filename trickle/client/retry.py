@@ -83,6 +83,7 @@ class Retries:
         failures: refusals in a row.
         endless: a retry that the budget cannot pay is slowed down, and made.
         lost: a server that was there is away, or has said that it goes.
+        tries: delays since the present wait for a server, or channel, began, or since the server was back in it.
     """
 
     __slots__ = (
@@ -92,11 +93,11 @@ class Retries:
         "_is_proven",
         "_limit_s",
         "_since",
-        "_tries",
         "_wait_s",
         "endless",
         "failures",
         "lost",
+        "tries",
     )
 
     def __init__(
@@ -117,7 +118,7 @@ class Retries:
         self._is_broke = False  # the last retry was not paid, and is made
         self._is_proven = False  # the server has served this client since the last outage
         self._since: float | None = None  # when the present wait for a server or channel began
-        self._tries = 0  # delays since then
+        self.tries = 0
 
     # What went well.
 
@@ -134,7 +135,7 @@ class Retries:
 
     def back(self) -> None:
         """The server answers again, and has not yet served this client: delays begin anew, and the time runs on."""
-        self.failures, self._tries = min(self.failures, 1), 0
+        self.failures, self.tries = min(self.failures, 1), 0
 
     # Refusals.
 
@@ -214,14 +215,14 @@ class Retries:
             self._since = now if self._since is None else self._since
             if now >= self._since + limit_s:
                 return None
-            self._tries += 1
+            self.tries += 1
         is_long = self._since is not None and now >= self._since + LONG_OUTAGE_S
         backoff = self._backoff if is_long else OUTAGE_BACKOFF
-        return self._delay_s(backoff, self._tries, rng)
+        return self._delay_s(backoff, self.tries, rng)
 
     def restart(self) -> None:
         """Let the time begin anew: the client waits for something else from now on."""
-        self._since, self._tries = None, 0
+        self._since, self.tries = None, 0
 
     def over(self) -> None:
         """End the outage: the server is there."""

@@ -9,7 +9,6 @@ import socket
 import subprocess
 import sys
 import threading
-import time
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
@@ -29,7 +28,6 @@ from tricklecast.subscriber.relay import run as relays
 from tricklecast.subscriber.relay.outflow import aac_parameters
 from tricklecast.subscriber.relay.run import Request, _Relay, _Waiting, run
 from tricklecast.subscriber.relay.target import Target
-from tricklecast.trickle.backoff import Backoff
 from tricklecast.trickle.errors import ChannelNotFound, InvalidInput, TrickleError
 from tricklecast.trickle.terminal import Screen
 
@@ -190,9 +188,8 @@ def test_a_target_that_cannot_be_reached_is_an_error(
     assert ("stream key" if keys else "Connection refused") in str(failure.value)
 
 
-def test_a_target_that_stays_away_is_given_up(server: LocalServer, film: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_target_that_stays_away_is_given_up(server: LocalServer, film: Path) -> None:
     """After the time that was given, of failures in a row; the line has the last words, without secrets."""
-    monkeypatch.setattr(relays, "_BACKOFF", Backoff(0.001, 0.001))
     url = published(server, "away", [*cut(film), *cut(film)])
     script = "import sys; sys.stdin.buffer.read(100); sys.exit('no more of secret')"
     target = Target("secret", "there", (sys.executable, "-c", script), ("secret",))
@@ -200,7 +197,7 @@ def test_a_target_that_stays_away_is_given_up(server: LocalServer, film: Path, m
 
     async def main() -> None:
         relay = _Relay(Request(url, target, start="0", reconnect_for_s=0.01), Screen(said), Random(1))
-        relay._was_good, relay._lost_at = True, time.monotonic()  # the connection before was good
+        relay._was_good = True  # the connection before was good
         await relay.run()
 
     with pytest.raises(TrickleError, match=r"cannot push to there: no more of \*\*\*"):
