@@ -14,16 +14,21 @@ from datetime import datetime
 from typing import Final, Self
 from urllib.parse import urljoin, urlsplit
 
+import anyio
+
 from tricklecast.subscriber.command.moments import NOW, Moment, Timetable, time_of
 from tricklecast.trickle.client.arguments import channel_urls
 from tricklecast.trickle.client.control import ask
+from tricklecast.trickle.client.listing import error_of
 from tricklecast.trickle.errors import ChannelNotFound, SegmentMissing
-from tricklecast.trickle.wire import split_urls
+from tricklecast.trickle.wire import Status, split_urls
 
 PLAYLIST: Final = "media.m3u8"
 
 WITHIN_S: Final = 60.0
 """A whole segment, or a playlist of many, is answered within this time."""
+
+PAUSE_S: Final = 1.0
 
 _SEQ: Final = re.compile(r"-([0-9]+)\.\w+$")
 
@@ -80,8 +85,15 @@ class Recording:
         parts = urlsplit(base)
         root, place = f"{parts.scheme}://{parts.netloc}", f"{parts.path}/{PLAYLIST}"
         query = f"?{parts.query}" if parts.query else ""
-        response = await ask(root, place + query, times.tls, times.auth, within_s=WITHIN_S)
-        lines = response.text.splitlines() if response.status_code == 200 else []
+        deadline = anyio.current_time() + WITHIN_S
+        while True:
+            response = await ask(root, place + query, times.tls, times.auth, within_s=WITHIN_S)
+            if response.status_code != Status.UNAVAILABLE or anyio.current_time() >= deadline:
+                break
+            await anyio.sleep(PAUSE_S)  # a long recording is read first
+        if response.status_code not in (Status.OK, Status.NOT_FOUND):
+            raise error_of(response)
+        lines = response.text.splitlines() if response.status_code == Status.OK else []
         if "#EXT-X-PLAYLIST-TYPE:VOD" not in lines or not (pieces := tuple(_pieces(lines, place, query))):
             raise ChannelNotFound(404)
         return cls(times, pieces, time_of(response))

@@ -129,7 +129,8 @@ def test_a_channel_that_is_over_is_clipped_from_its_recording(
             for seq, segment in enumerate(cut(film, container)):
                 channel.publish(seq, segment)
             channel.end()
-        eventually(lambda: server.plane.registry.channels.get("over") is None)
+        playlist = f"http://127.0.0.1:{server.port}/trickle/over/media.m3u8"
+        eventually(lambda: "TYPE:VOD" in httpx.get(playlist).text, what="the channel has ended, and is stored")
         (tmp_path / "clips").mkdir()
         is_whole, said = clipped(server, "over?token=a%20b", tmp_path / "clips" / "all.mp4", LONG_AGO)
         assert is_whole
