@@ -12,6 +12,7 @@ import typer
 from tricklecast.trickle.amounts import parse_duration
 from tricklecast.trickle.errors import InvalidInput
 from tricklecast.trickle.terminal import NO_CREDENTIALS, Credentials, Screen, checked, option, with_credentials
+from tricklecast.trickle.wire import split_urls
 
 RTMP_PORT: Final = 1935
 
@@ -24,16 +25,16 @@ async def ingest(
         str,
         typer.Argument(
             metavar="ADDRESS",
-            help="Where encoders connect: rtmp://0.0.0.0:1935 for any number of streams,"
-            " or srt://0.0.0.0:9000 for one stream.",
+            help="Where encoders connect: rtmp://0.0.0.0:1935 or srt://0.0.0.0:9000.",
         ),
     ],
     to: Annotated[
         str,
         option(
             "URL",
-            "Where streams are published. RTMP: http://localhost:2939/trickle/, to which the stream key is added, or a "
-            "URL with {key}. SRT: the channel. Of a cluster, one for each node, with commas between.",
+            "Where streams are published: http://localhost:2939/trickle/, to which the stream key (SRT: the streamid) "
+            "is added, or a URL with {key}. SRT: or one channel, for one stream. Of a cluster, one for each node, with "
+            "commas between.",
             "--to",
         ),
     ],
@@ -41,7 +42,7 @@ async def ingest(
         Path | None,
         option(
             "FILE",
-            "RTMP: take only streams that are in this file, with a line CHANNEL SECRET for each. The stream key is the "
+            "Take only streams that are in this file, with a line CHANNEL SECRET for each. The stream key is the "
             "secret, or CHANNEL?token=SECRET. The file is read for each stream.",
         ),
     ] = None,
@@ -89,13 +90,15 @@ async def ingest(
 
     \b
       tricklecast ingest rtmp://0.0.0.0:1935 --to http://localhost:2939/trickle/ --keys keys.txt
+      tricklecast ingest srt://0.0.0.0:9000 --to http://localhost:2939/trickle/
       tricklecast ingest srt://0.0.0.0:9000 --to http://localhost:2939/trickle/cam
     """
     scheme, host, port = checked("ADDRESS", _address, address)
-    from tricklecast.publisher.ingest.keys import Channels
+    from tricklecast.publisher.ingest.keys import Channels, names_many
     from tricklecast.publisher.ingest.rtmp_listener import RtmpListener
     from tricklecast.publisher.ingest.sessions import SessionOptions, publish_from
     from tricklecast.publisher.ingest.srt import SrtReceiver
+    from tricklecast.publisher.ingest.srt_listener import SrtListener
     from tricklecast.publisher.media.reader import MediaOptions
     from tricklecast.trickle.client.arguments import channel_urls
 
@@ -111,15 +114,20 @@ async def ingest(
         auth=credentials.auth,
     )
     say = (lambda _: None) if quiet else Screen().say
-    receiver: RtmpListener | SrtReceiver
-    if scheme == "rtmp":
+    receiver: RtmpListener | SrtListener | SrtReceiver
+    if scheme == "rtmp" or names_many(split_urls(to)[0]):
         channels = Channels(to, keys)
-        if keys is None and not _is_loopback(host):
+        if keys is None and not _is_loopback(host) and "passphrase=" not in address:
             say("everybody who can reach this port can publish; give --keys FILE to check stream keys")
-        receiver = await RtmpListener.open(host, port, channels, max_streams=max_streams, say=say)
+        if scheme == "rtmp":
+            receiver = await RtmpListener.open(host, port, channels, max_streams=max_streams, say=say)
+        else:
+            receiver = await SrtListener.open(address, channels, max_streams=max_streams, say=say)
     else:
         if keys is not None:
-            raise typer.BadParameter("an SRT stream has no key: use srt://...?passphrase=", param_hint="--keys")
+            raise typer.BadParameter(
+                "one stream has no key: end --to with /, or use srt://...?passphrase=", param_hint="--keys"
+            )
         receiver = await SrtReceiver.open(address, channel_urls(to), say=say)
     await publish_from(receiver, options, say)
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import hmac
 from pathlib import Path
 from typing import Final
-from urllib.parse import quote
+from urllib.parse import parse_qsl, quote
 
 from tricklecast.publisher.ingest.sessions import SourceRefused
 from tricklecast.trickle.client.arguments import channel_urls
@@ -14,6 +14,9 @@ from tricklecast.trickle.paths import ChannelURL
 from tricklecast.trickle.wire import split_urls
 
 PLACEHOLDER: Final = "{key}"
+
+_STANDARD: Final = "#!::"
+"""How a stream id begins that has keys and values."""
 
 MAX_FILE_BYTES: Final = 1 << 20
 
@@ -79,9 +82,41 @@ class Channels:
         return key if token else matches[0]
 
 
+def names_many(to: str) -> bool:
+    """Whether a URL is for many channels, as :class:`Channels` takes it."""
+    base = to.partition("?")[0]
+    return PLACEHOLDER in base or base.endswith("/")
+
+
+def parse_stream_id(text: str) -> tuple[str, str]:
+    """Read the stream id of an SRT caller: the key, and the token or ``""``, as :meth:`Channels.find` takes them.
+
+    It is ``CHANNEL`` or ``CHANNEL?token=SECRET``, or ``#!::r=CHANNEL,m=publish,s=SECRET``, as SRT's makers propose.
+
+    Raises:
+        SourceRefused: it is none of that, or the caller wants to read.
+    """
+    if not text.startswith(_STANDARD[:2]):
+        key, _, query = text.partition("?")
+        fields = dict(parse_qsl(query))
+        return _named(key.strip("/")), fields.get("token", "")
+    if not text.startswith(_STANDARD):
+        raise SourceRefused(f"a stream id that is a list begins with {_STANDARD}")
+    fields = dict(pair.partition("=")[::2] for pair in text.removeprefix(_STANDARD).split(","))
+    if fields.get("m", "publish") != "publish":
+        raise SourceRefused("only encoders connect here, with m=publish: players read the channel by HTTP")
+    return _named(fields.get("r", "")), fields.get("s", "")
+
+
+def _named(key: str) -> str:
+    if not key:
+        raise SourceRefused("no channel in the stream id: an encoder streams to srt://HOST:PORT?streamid=CHANNEL")
+    return key
+
+
 def _template(url: str) -> str:
     base, question, query = url.partition("?")
-    if PLACEHOLDER not in base and not base.endswith("/"):
+    if not names_many(url):
         raise InvalidInput(f"{base!r} names one channel; end it with / or with /{PLACEHOLDER}: each stream has its own")
     return (base if PLACEHOLDER in base else base + PLACEHOLDER) + question + query
 

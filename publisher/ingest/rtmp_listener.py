@@ -7,11 +7,9 @@ refused with a delay. Limits of sizes are in :mod:`tricklecast.publisher.ingest.
 
 from __future__ import annotations
 
-import math
 import traceback
 from collections.abc import Sequence
 from contextlib import AsyncExitStack, suppress
-from time import monotonic
 from typing import Final
 
 import anyio
@@ -20,7 +18,7 @@ from anyio.abc import SocketAttribute, SocketListener, SocketStream, TaskGroup
 
 from tricklecast.publisher.ingest import rtmp
 from tricklecast.publisher.ingest.keys import Channels, WrongKey
-from tricklecast.publisher.ingest.sessions import Say, Sessions, Source, SourceRefused
+from tricklecast.publisher.ingest.sessions import WRONG_KEY_S, Refusals, Say, Sessions, Source, SourceRefused
 from tricklecast.trickle.errors import InvalidInput
 
 HANDSHAKE_S: Final = 10.0
@@ -32,14 +30,8 @@ SILENCE_S: Final = 10.0
 MAX_PENDING: Final = 64
 """Connections beside those that stream. More are closed at once."""
 
-WRONG_KEY_S: Final = 0.5
-"""Delay of the answer to a wrong key, in seconds. With :data:`MAX_PENDING` it limits how fast keys are guessed."""
-
 LINGER_S: Final = 1.0
 """How long a refused encoder has to read why, in seconds."""
-
-LINE_S: Final = 1.0
-"""Time from one line about refused clients to the next, in seconds."""
 
 ACCEPT_PAUSE_S: Final = 1.0
 """Pause after a connection could not be accepted (too many open files), in seconds."""
@@ -61,8 +53,7 @@ class RtmpListener:
         self._channels = channels
         self._free = max_streams + MAX_PENDING
         self._say = say
-        self._shown_at = -math.inf
-        self._hidden = 0
+        self._refusals = Refusals(say)
 
     @classmethod
     async def open(cls, host: str, port: int, channels: Channels, *, max_streams: int, say: Say) -> RtmpListener:
@@ -125,21 +116,12 @@ class RtmpListener:
             async with sessions.attach(urls, encoder.peer, "flv") as source:
                 await encoder.relay(source)
         except (rtmp.ProtocolError, SourceRefused) as error:
-            self._show_refusal(f"{encoder.peer} is refused: {error}")
+            self._refusals.show(f"{encoder.peer} is refused: {error}")
             await encoder.refuse(str(error))
         except _Silent as error:
-            self._show_refusal(f"{encoder.peer} {error}")
+            self._refusals.show(f"{encoder.peer} {error}")
         except _DISCONNECTED:  # its session, if it has one, says that it waits
             pass
-
-    def _show_refusal(self, line: str) -> None:
-        """Show at most one line in :data:`LINE_S`: hostile clients must not fill the terminal or a log."""
-        now = monotonic()
-        if now - self._shown_at < LINE_S:
-            self._hidden += 1
-            return
-        self._say(f"{line} (and {self._hidden} more before)" if self._hidden else line)
-        self._shown_at, self._hidden = now, 0
 
 
 class _Silent(Exception):

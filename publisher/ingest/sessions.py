@@ -51,6 +51,12 @@ POLL_S: Final = 0.1
 CLOSE_S: Final = 10.0
 """How long the last segments of all channels may take when the command ends, in seconds."""
 
+WRONG_KEY_S: Final = 0.5
+"""Delay of the answer to a wrong key, in seconds. Connections are bounded, and so are guesses."""
+
+LINE_S: Final = 1.0
+"""Time from one line about refused clients to the next, in seconds."""
+
 UNUSABLE: Final = "the stream cannot be published"
 """Encoders get no other reason; the command's user does."""
 
@@ -116,6 +122,24 @@ class Source:
         """Disconnect the source."""
         self.refusal = why
         self.scope.cancel()
+
+
+class Refusals:
+    """Shows who is refused, at most one line in :data:`LINE_S`: hostile clients must not fill the terminal or a log."""
+
+    def __init__(self, say: Say) -> None:
+        self._say = say
+        self._shown_at = -math.inf
+        self._hidden = 0
+
+    def show(self, line: str) -> None:
+        """Show a line, or count it."""
+        now = time.monotonic()
+        if now - self._shown_at < LINE_S:
+            self._hidden += 1
+            return
+        self._say(f"{line} (and {self._hidden} more before)" if self._hidden else line)
+        self._shown_at, self._hidden = now, 0
 
 
 class Receiver(Protocol):

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from tricklecast.publisher.ingest.keys import Channels, WrongKey
+from tricklecast.publisher.ingest.keys import Channels, WrongKey, parse_stream_id
 from tricklecast.publisher.ingest.sessions import SourceRefused
 from tricklecast.trickle.errors import InvalidInput
 
@@ -96,3 +96,33 @@ def test_a_file_that_cannot_be_used_is_named(tmp_path: Path, data: bytes, messag
     assert "secret\\n" not in str(caught.value)
     with pytest.raises(InvalidInput, match="cannot read"):
         Channels(BASE, tmp_path / "missing")
+
+
+@pytest.mark.parametrize(
+    ("text", "key", "token"),
+    [
+        ("cam", "cam", ""),
+        ("/cam", "cam", ""),
+        ("cam?token=secret", "cam", "secret"),
+        ("#!::r=cam", "cam", ""),
+        ("#!::m=publish,r=cam,u=me,s=secret", "cam", "secret"),
+    ],
+)
+def test_a_stream_id_names_a_channel(text: str, key: str, token: str) -> None:
+    """Plain, or as a list of keys and values."""
+    assert parse_stream_id(text) == (key, token)
+
+
+@pytest.mark.parametrize(
+    ("text", "why"),
+    [
+        ("", "no channel in the stream id"),
+        ("#!::m=publish", "no channel in the stream id"),
+        ("#!::r=cam,m=request", "only encoders connect here"),
+        ("#!:{r=cam}", "begins with #!::"),
+    ],
+)
+def test_stream_ids_that_are_refused(text: str, why: str) -> None:
+    """It is said why."""
+    with pytest.raises(SourceRefused, match=why):
+        parse_stream_id(text)

@@ -29,6 +29,7 @@ from tricklecast.publisher.ingest.keys import Channels
 from tricklecast.publisher.ingest.rtmp_listener import RtmpListener
 from tricklecast.publisher.ingest.sessions import SessionOptions, _Arrivals, _SessionSource, publish_from
 from tricklecast.publisher.ingest.srt import SrtReceiver
+from tricklecast.publisher.ingest.srt_listener import SrtListener
 from tricklecast.publisher.media import reader
 from tricklecast.publisher.media.inputs import Kind
 from tricklecast.publisher.media.reader import MediaOptions
@@ -66,11 +67,16 @@ def ingesting(
     *,
     keys: Path | None = None,
     srt: str | None = None,
+    many: bool = False,
     reconnect_for_s: float = WITHIN_S,
     container: Literal["mpegts"] | None = None,
     **options: object,
 ) -> Iterator[Ingest]:
-    """Take RTMP streams, or SRT streams at an address, until the block ends, as Ctrl-C ends it."""
+    """Take RTMP streams, or SRT streams at an address, until the block ends, as Ctrl-C ends it.
+
+    Args:
+        many: SRT streams for many channels.
+    """
     ingest = Ingest()
     media = MediaOptions(container, reconnect_for_s=reconnect_for_s)
     settings = SessionOptions(media=media, **options)  # type: ignore[arg-type]
@@ -78,9 +84,11 @@ def ingesting(
 
     async def run() -> None:
         base = f"http://127.0.0.1:{server.port}/trickle/"
-        receiver: RtmpListener | SrtReceiver
-        if srt is None:
-            channels = Channels(base, keys)
+        receiver: RtmpListener | SrtListener | SrtReceiver
+        channels = Channels(base, keys)
+        if srt is not None and many:
+            receiver = await SrtListener.open(srt, channels, max_streams=settings.max_sessions, say=say)
+        elif srt is None:
             receiver = await RtmpListener.open("127.0.0.1", 0, channels, max_streams=settings.max_sessions, say=say)
         else:
             receiver = await SrtReceiver.open(srt, channel_urls(f"{base}srt"), say=say)
@@ -222,7 +230,7 @@ def test_what_is_no_stream_is_shown_and_closed(server: LocalServer, monkeypatch:
     """Other protocols, clients that say too little in time, and encoders that send no media."""
     monkeypatch.setattr(rtmp_listener, "HANDSHAKE_S", 0.05)
     monkeypatch.setattr(rtmp_listener, "SILENCE_S", 0.05)
-    monkeypatch.setattr(rtmp_listener, "LINE_S", 0.0)
+    monkeypatch.setattr(sessions, "LINE_S", 0.0)
     with ingesting(server) as ingest:
         sent = {
             b"GET / HTTP/1.1\r\n\r\n": "127.0.0.1 is refused: not RTMP",
@@ -408,7 +416,7 @@ def test_the_command_takes_a_stream_of_libavformat(server: LocalServer, clip: Pa
         (("rtmp://127.0.0.1:0", "--to", "http://127.0.0.1:1/trickle/cam"), "names one channel"),
         (("rtmp://192.0.2.1:1", "--to", "http://127.0.0.1:1/trickle/"), "cannot listen on 192.0.2.1:1"),
         (("srt://127.0.0.1", "--to", "http://127.0.0.1:1/trickle/cam"), "an SRT address has a port"),
-        (("srt://127.0.0.1:9", "--to", "http://127.0.0.1:1/trickle/cam", "--keys", "x"), "an SRT stream has no key"),
+        (("srt://127.0.0.1:9", "--to", "http://127.0.0.1:1/trickle/cam", "--keys", "x"), "one stream has no key"),
         (("srt://127.0.0.1:9", "--to", "http://127.0.0.1:1/trickle/cam"), "SRT needs ffmpeg (built with libsrt) or"),
     ],
 )
