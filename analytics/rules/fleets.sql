@@ -22,6 +22,9 @@ FROM (
                 ELSE coalesce(retry_after_ms, 1000) * 1000 * early() END AS told_us
         FROM placed('candidate')
         WHERE is_bad(answer) AND named
+            -- Fewer clients are no crowd anywhere.
+            AND (SELECT count(DISTINCT client) FROM candidate WHERE is_bad(answer) AND named)
+                >= least(many_clients(), herd_clients())
     )
 );
 
