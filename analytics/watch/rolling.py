@@ -23,7 +23,7 @@ from tricklecast.analytics.lines.reading import selected
 from tricklecast.analytics.lines.records import OTHER
 from tricklecast.analytics.lines.wrapping import Unwrapper
 from tricklecast.analytics.scan import embedded
-from tricklecast.analytics.scan.embedded import Feed
+from tricklecast.analytics.scan.embedded import Feed, int64s
 from tricklecast.analytics.scan.normalise import COLUMNS, normalise_sql
 from tricklecast.analytics.scan.rollup import roll_up_sql
 from tricklecast.analytics.watch.followed import Piece
@@ -132,7 +132,8 @@ class Roller:
                 doubles = self._doubles()
                 rolled.doubled += len(doubles)
                 if doubles:
-                    parsed = parsed.filter(pa.array([no not in doubles for no in parsed["no"].to_pylist()]))
+                    fresh = int64s([no not in doubles for no in parsed["no"].to_pylist()])
+                    parsed = parsed.filter(fresh.cast(pa.bool_()))
                     self._parsed.batches = parsed.to_batches()
             rolled.rows.append(self._con.sql("EXECUTE roll").to_arrow_table())
         self._raw.batches, self._parsed.batches = [], []
@@ -161,8 +162,9 @@ class Roller:
             batches.append(line_batch(block, file, no))
             no += len(batches[-1])
         self._raw.batches = batches
-        logs = {"nodes": [[node_of(piece.path) for piece in pieces]], "paths": [[piece.path for piece in pieces]]}
-        self._logs.batches = pa.table(logs, schema=_LOGS).to_batches()
+        logs = [[node_of(piece.path) for piece in pieces], [piece.path for piece in pieces]]
+        told = self._con.sql("SELECT ?::VARCHAR[] AS nodes, ?::VARCHAR[] AS paths", params=logs)
+        self._logs.batches = told.to_arrow_table().cast(_LOGS).to_batches()
         table = self._con.sql(f"EXECUTE {self._statement(form)}").to_arrow_table().cast(_PARSED)
         self._parsed.batches = table.to_batches()
         return table

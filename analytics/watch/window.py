@@ -22,7 +22,7 @@ from tricklecast.analytics.rules import engine
 from tricklecast.analytics.rules.incidents import Incident, found
 from tricklecast.analytics.rules.params import Params
 from tricklecast.analytics.scan import embedded
-from tricklecast.analytics.scan.embedded import Feed
+from tricklecast.analytics.scan.embedded import Feed, int64s
 from tricklecast.analytics.scan.reduce import FAILURES, ONCE_PER_SEQ, SELDOM, WATCHED, quoted
 from tricklecast.analytics.scan.rollup import KEY, MEASURES, merge_sql
 
@@ -118,9 +118,15 @@ FROM (SELECT incident, unnest(clients) AS client, first_us, last_us FROM episode
     JOIN part p ON p.client = e.client AND p.last_us BETWEEN e.first_us AND e.last_us
 GROUP BY e.incident"""
 
+_KNOWN: Final = {"incident": "VARCHAR", "clients": "VARCHAR[]", "channels": "VARCHAR[]"} | dict.fromkeys(
+    ("since_us", "until_us", "seq_lo", "seq_hi", "gap_us"), "BIGINT"
+)
 
 _ASKED: Final = f"""
-WITH asked AS (
+WITH known AS (
+    SELECT {", ".join(f"unnest(?::{kind}[]) AS {name}" for name, kind in _KNOWN.items())}
+),
+asked AS (
     SELECT incident, name AS client, channel, first_us, last_us, seen_us, until_us, gap_us
     FROM (SELECT *, unnest(list_distinct([client, network])) AS name FROM part) part
         JOIN (SELECT *, unnest(clients) AS name FROM known) known USING (name)
@@ -143,11 +149,6 @@ FROM (
     GROUP BY incident, client, channel, span, until_us, gap_us HAVING min(first_us) <= until_us + gap_us
 )
 GROUP BY incident"""
-
-_KNOWN: Final = pa.schema(
-    [("incident", pa.string()), ("clients", pa.list_(pa.string())), ("channels", pa.list_(pa.string()))]
-    + [(name, pa.int64()) for name in ("since_us", "until_us", "seq_lo", "seq_hi", "gap_us")]
-)
 
 
 @dataclass(frozen=True, slots=True)
@@ -239,7 +240,7 @@ class Window:
         else:
             since_us = now_us if past_us is None else past_us
             seen = [min(now_us, max(since_us, last_us or 0)) for last_us in rows["last_us"].to_pylist()]
-            kept = rows.select(NAMES[:-1]).append_column("seen_us", pa.array(seen, pa.int64())).cast(_SCHEMA)
+            kept = rows.select(NAMES[:-1]).append_column("seen_us", int64s(seen)).cast(_SCHEMA)
         if past_us is None:
             self._note_clocks(rows, now_us, behind="seen_us" not in rows.column_names)
         self._fresh += rows.num_rows
@@ -271,7 +272,7 @@ class Window:
             told: whether a client's incident on a channel is open; without a client, that of a crowd on a server.
             since_us: rows that were read since then were added.
         """
-        self._moment.batches = pa.table({"since_us": [since_us]}, schema=_MOMENT).to_batches()
+        self._moment.batches = [pa.RecordBatch.from_arrays([int64s([since_us])], schema=_MOMENT)]
         self.warm = False
         for name, client, channel, hits in self._few.execute("EXECUTE suspects").fetchall():
             before = self._looked.get(name, (0, 0))[0]
@@ -335,11 +336,7 @@ class Window:
             for one, clients, channels, gap_us in known
         ]
         columns = [list(column) for column in zip(*rows, strict=True)]
-        self._rules.register("known", pa.table(columns, schema=_KNOWN))
-        try:
-            return dict(self._rules.execute(_ASKED).fetchall())
-        finally:
-            self._rules.unregister("known")
+        return dict(self._rules.execute(_ASKED, columns).fetchall())
 
     def tidy(self, open_clients: Sequence[str], now_us: int) -> bool:
         """Adds up rows of the same key and drops the old ones, now and then.
