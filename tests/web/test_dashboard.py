@@ -142,6 +142,7 @@ def test_it_shows_how_late_readers_are(server: LocalServer, tab: Watched) -> Non
     expect(panel.locator(".lateness li")).to_have_text([*bars, "more1"])
     expect(panel.locator(".readers-list li").first).to_contain_text("369 KiB, 42 s behind")
     assert barriers(page) == []
+    tab.context.unroute_all(behavior="ignoreErrors")  # the page may ask just now
 
 
 def test_an_action_that_fails_says_why(server: LocalServer, tab: Watched) -> None:
@@ -485,6 +486,17 @@ def test_details_can_be_used_by_all(
         expect(page.locator(".facts")).to_contain_text(told, timeout=WITHIN_S * 1000)
         assert barriers(page) == []
         assert page.evaluate("document.documentElement.scrollWidth <= document.documentElement.clientWidth")
+
+
+def test_frames_per_second_are_told_of_each_container(server: LocalServer, tab: Watched, tmp_path: Path) -> None:
+    """Of WebM, whose times are milliseconds, and of MPEG-TS whose codec says no size that the page reads."""
+    clips = {"webm": ("clip.webm", "libvpx", "libopus"), "mpeg2": ("clip.ts", "mpeg2video", "mp2")}
+    told = {"webm": "WebM · VP8, Opus · 25 fps", "mpeg2": "MPEG-TS · MPEG-2 video · MPEG audio · 25 fps"}
+    with server.client() as client:
+        for name, (file, video, audio) in clips.items():
+            content = make_clip(tmp_path / file, video=video, audio=audio, seconds=1).read_bytes()
+            client.channel(name).publish(0, content)
+            expect(tab.open(url(server, f"/#/channel/{name}")).locator(".facts")).to_contain_text(told[name])
 
 
 def test_the_load_of_each_worker_is_shown(tab: Watched) -> None:
