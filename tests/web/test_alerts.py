@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator
+from pathlib import Path
 from typing import Any, Final
 
 import pytest
 from playwright.sync_api import expect
 
+from tests.app.storage.test_archive import full
 from tests.support.browser import Watched, barriers
 from tests.support.local import LocalServer, local_server
 from tests.support.waiting import WITHIN_S
@@ -53,6 +55,25 @@ def test_it_says_what_is_wrong_now(server: LocalServer, tab: Watched) -> None:
         server.plane.wall_us = lambda: clock() + 61_000_000
         server.inside(lambda: server.plane.registry.end("cam", server.plane.clock()))
         expect(panel).to_contain_text("Nothing is wrong now.")
+
+
+def test_a_full_disk_is_an_alert_until_it_has_room(
+    tab: Watched, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It is red, with the words of the system, and goes when what is kept in memory has been written."""
+    with local_server(data_dir=tmp_path) as server, server.client() as client:
+        page = tab.open(url(server))
+        panel = page.get_by_role("region", name="Alerts")
+        expect(panel).to_contain_text("Nothing is wrong now.")
+        assert server.archive is not None
+        monkeypatch.setattr(server.archive.database, "commit", full)
+        client.channel("cam").publish(0, b"x")
+        expect(panel.locator("li.bad")).to_contain_text(
+            "The data directory cannot be written: [Errno 28] No space left"
+        )
+        monkeypatch.undo()
+        expect(panel).to_contain_text("Nothing is wrong now.")
+        page.close()  # before its server ends
 
 
 ALERTS = """async ([servers, rows, events]) => {

@@ -528,6 +528,12 @@ def test_the_nodes_of_a_cluster_and_the_channels_of_the_others_are_shown(tab: Wa
         httpx.post(url(b.server, "/api/v1/channels/here/move?to=b"), timeout=WITHIN_S).raise_for_status()
         expect(table.get_by_role("cell", name="here", exact=True)).to_be_visible()
         expect(table.get_by_role("listitem")).to_have_text(re.compile("here: a → b$"))
+        nodes = httpx.get(url(a.server, "/api/v1/nodes")).json()
+        nodes["nodes"][1]["reachable"] = False
+        tab.context.route("**/api/v1/nodes", lambda route: route.fulfill(json=nodes))
+        expect(page.locator(".alert-list .bad")).to_have_text("A node of the cluster does not answer: b")
+        tab.context.unroute_all(behavior="ignoreErrors")
+        expect(page.locator(".alert-list .bad")).to_have_count(0)
 
 
 def test_a_former_source_shows_who_has_its_place(tab: Watched, server: LocalServer, tmp_path: Path) -> None:
