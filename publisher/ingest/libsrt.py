@@ -40,8 +40,10 @@ GATHER_S: Final = 0.01
 """They are gathered for so long, since each batch costs a change of threads. SRT itself holds media back for longer."""
 
 # Numbers of options (SRT_SOCKOPT).
-_RCVTIMEO, _RCVDATA = 14, 19
+_RCVTIMEO, _EVENT = 14, 18
 _PASSPHRASE, _PBKEYLEN, _LATENCY, _STREAMID, _ENFORCED = 26, 27, 43, 46, 53
+_READABLE: Final = 1
+"""A bit of the option with a socket's events (SRT_EPOLL_IN)."""
 
 MAX_STREAMID: Final = 512
 
@@ -159,9 +161,9 @@ class SrtSocket:
         return self._buffer.raw[:size]
 
     def _has_more(self) -> bool:
-        count, size = ctypes.c_int(), ctypes.c_int(ctypes.sizeof(ctypes.c_int))
-        self._srt.srt_getsockflag(self._number, _RCVDATA, ctypes.byref(count), ctypes.byref(size))
-        return count.value > 0
+        events, size = ctypes.c_int(), ctypes.c_int(ctypes.sizeof(ctypes.c_int))
+        self._srt.srt_getsockflag(self._number, _EVENT, ctypes.byref(events), ctypes.byref(size))
+        return events.value & _READABLE != 0
 
     def _set(self, option: int, value: int | bytes) -> None:
         data: Any = ctypes.create_string_buffer(value) if isinstance(value, bytes) else ctypes.c_int(value)

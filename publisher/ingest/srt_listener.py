@@ -30,6 +30,9 @@ SILENCE_S: Final = 10.0
 MAX_PENDING: Final = 16
 """Connections beside those that stream. More are closed at once."""
 
+BACKLOG: Final = 16
+"""Callers that libsrt lets wait until they are accepted. It refuses more."""
+
 LATENCY_MS: Final = 120
 """libsrt's own: packets that come later than that behind the first ones are lost."""
 
@@ -84,7 +87,7 @@ class SrtListener:
             return SrtSocket.listening(
                 host,
                 port,
-                backlog=MAX_PENDING,
+                backlog=BACKLOG,
                 passphrase=passphrase,
                 key_bytes=key_bytes,
                 latency_ms=latency_us // 1000,

@@ -6,7 +6,8 @@ import shutil
 import socket
 import subprocess
 from collections.abc import Iterator
-from contextlib import contextmanager
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import closing, contextmanager
 from pathlib import Path
 
 import anyio
@@ -189,6 +190,25 @@ def test_a_listener_that_is_closed_ends_what_waits(address: str) -> None:
     listener.close()
     with pytest.raises(SrtError):
         listener.accept()
+
+
+@needs_srt
+def test_messages_that_are_there_come_together(address: str) -> None:
+    """Each batch takes a while: one message at a time would be slower than a stream, and most of it was lost."""
+    port, srt = int(address.rpartition(":")[2]), library()
+    listener = SrtSocket.listening("127.0.0.1", port, backlog=1, passphrase="", key_bytes=0, latency_ms=120)
+    with ThreadPoolExecutor(1) as thread, closing(listener):
+        accepted = thread.submit(listener.accept)
+        with calling(address, b"cam") as caller:
+            receiver, peer = accepted.result(WITHIN_S)
+            assert (peer, receiver.prepare(WITHIN_S)) == ("127.0.0.1", "cam")
+            for _ in range(300):
+                assert srt.srt_sendmsg(caller, b"x" * 1316, 1316, -1, 1) == 1316
+            size = batches = 0
+            while size < 300 * 1316:
+                size, batches = size + len(receiver.receive()), batches + 1
+            assert batches < 150
+            receiver.close()
 
 
 @pytest.mark.parametrize(
