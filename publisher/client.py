@@ -41,6 +41,7 @@ from tricklecast.trickle.client.arguments import (
     check_header_value,
     check_headers,
     check_number,
+    check_verify,
     httpx_auth,
 )
 from tricklecast.trickle.client.nodes import Nodes
@@ -214,6 +215,7 @@ class Publisher:
         check_number("idle_rotation_s", idle_rotation_s, above=0, or_none=True)
         check_header_value("Content-Type", content_type)
         check_headers(headers or {})
+        check_verify(verify)
         urls = channel_urls(url)
         self.url = urls[0]
         nodes = Nodes(urls, Random(), follows=True)
@@ -311,7 +313,7 @@ class Publisher:
                 leaving the publisher's block raises ``SegmentsUnconfirmed``.
         """
         if self._state is _State.NEW:
-            raise LocalProtocolError("the publisher is not open: enter its block (async with), or call open()")
+            raise LocalProtocolError("the publisher is not open: enter its block, or call open()")
         return SegmentWriter(self._segments, wait=wait)
 
     async def begin(self) -> SegmentWriter:
@@ -493,7 +495,7 @@ def _json_line(obj: object, *, limit: int) -> bytes:
 
     Raises:
         TypeError: it cannot be written as JSON.
-        InvalidInput: it has a value that JSON does not have, or is longer than ``limit`` bytes.
+        InvalidInput: it has a value that JSON does not have, is nested too deeply, or is longer than ``limit`` bytes.
     """
     try:
         import json  # few publishers need it
@@ -501,6 +503,8 @@ def _json_line(obj: object, *, limit: int) -> bytes:
         data = json.dumps(obj, ensure_ascii=False, separators=(",", ":"), allow_nan=False).encode() + b"\n"
     except ValueError as error:  # UnicodeEncodeError, a lone surrogate, included
         raise InvalidInput(f"not JSON: {error}") from None
+    except RecursionError:
+        raise InvalidInput("not JSON that readers take: it is nested too deeply") from None
     if len(data) > limit:
         raise InvalidInput(f"a document of {len(data)} bytes; the limit is {limit}, for readers, too")
     return data

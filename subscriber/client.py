@@ -34,6 +34,7 @@ from tricklecast.trickle.client.arguments import (
     channel_urls,
     check_headers,
     check_number,
+    check_verify,
     httpx_auth,
     merged,
 )
@@ -189,6 +190,7 @@ class Subscriber:
         if on_broken not in get_args(OnBroken):
             raise InvalidInput(f"on_broken is 'skip' or 'raise', not {on_broken!r}")
         check_headers(headers or {})
+        check_verify(verify)
         if client is not None:
             check_headers(client.headers)
             if transport is not None:
@@ -307,7 +309,8 @@ class Subscriber:
 
     def _check_open(self) -> None:
         if self._use not in (_Use.BLOCK, _Use.LOOP):
-            raise ClosedHere("use 'async for' over, or 'async with' around, a new Subscriber")
+            is_new = self._use is _Use.NEW
+            raise ClosedHere("the subscriber is not open: enter its block" if is_new else "the subscriber was closed")
 
     # Iterating.
 

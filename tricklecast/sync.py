@@ -62,6 +62,7 @@ P = ParamSpec("P")
 T = TypeVar("T")
 
 _NOT_OPEN = "this client is not open: use it inside `with ... as client:`"
+_CLOSED = "this client was closed: make another one"
 _FORKED = "this client was opened before a fork: open one in each process"
 _OWN_LOOP = "this client was closed, or is called by its own on_event; that needs another thread"
 
@@ -132,6 +133,7 @@ class _Blocking:
 
     def __init__(self, portal: BlockingPortal | None = None) -> None:
         self._portal = portal
+        self._no_portal = _NOT_OPEN  # why there is none
         self._process = os.getpid()  # the process that has the portal's thread
 
     def _call(self, function: Callable[P, Awaitable[T]], *args: P.args, **kwargs: P.kwargs) -> T:
@@ -141,7 +143,7 @@ class _Blocking:
             LocalProtocolError: the client is not open (in this process), or is called from its own event loop.
         """
         if self._portal is None:
-            raise LocalProtocolError(_NOT_OPEN)
+            raise LocalProtocolError(self._no_portal)
         if self._process != os.getpid():
             raise LocalProtocolError(_FORKED)
         return _waited(self._portal, function, *args, **kwargs)
@@ -288,7 +290,7 @@ class _Client(_Blocking, Generic[C]):
             try:
                 return self._call(closing)
             finally:
-                portal, self._portal = self._portal, None
+                portal, self._portal, self._no_portal = self._portal, None, _CLOSED
                 portal.call(portal.stop, cancel)
                 self._thread.join()
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import math
+from functools import reduce
 from typing import Any
 
 import anyio
@@ -954,8 +955,9 @@ def test_wrong_use_is_refused() -> None:
         ({"x": math.nan}, "not JSON: Out of range float values are not JSON compliant"),
         ("\ud800", "not JSON: 'utf-8' codec can't encode character"),
         ("x" * (1 << 20), "a document of 1048579 bytes; the limit is 1048576, for readers, too"),
+        (reduce(lambda inner, _: [inner], range(100_000), []), "not JSON that readers take: it is nested too deeply"),
     ],
-    ids=["nan", "surrogate", "long"],
+    ids=["nan", "surrogate", "long", "deep"],
 )
 def test_a_document_that_readers_would_refuse_is_not_sent(document: object, text: str) -> None:
     """Its author is told, and not each reader; a higher limit is possible. Text is no bytes."""

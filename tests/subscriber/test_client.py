@@ -948,12 +948,12 @@ class TestLifetime:
         async def main() -> None:
             async with fake(channel()) as server:
                 subscriber = Subscriber(server.url, start=0)
-                with pytest.raises(ClosedHere):
+                with pytest.raises(ClosedHere, match="is not open: enter its block"):
                     await anext(subscriber)
                 async with subscriber:
                     with pytest.raises(LocalProtocolError):
                         await subscriber.__aenter__()
-                with pytest.raises(ClosedHere):
+                with pytest.raises(ClosedHere, match="was closed"):
                     await anext(subscriber)
                 with pytest.raises(LocalProtocolError):
                     await subscriber.__aenter__()

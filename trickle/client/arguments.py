@@ -9,7 +9,9 @@ from __future__ import annotations
 import math
 import re
 import socket
+import ssl
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from os import PathLike
 from typing import TYPE_CHECKING, Final, TypeAlias, Union
 
 from tricklecast.trickle import __version__
@@ -69,7 +71,8 @@ def channel_urls(urls: URLs) -> tuple[ChannelURL, ...]:
         InvalidURL: they name different channels, or one of them is as for :func:`channel_url`.
         InvalidChannelName: as for :func:`channel_url`.
     """
-    several = split_urls(urls) if isinstance(urls, str) else [*urls] if isinstance(urls, Iterable) else [urls]
+    is_list = isinstance(urls, Iterable) and not isinstance(urls, bytes)
+    several = split_urls(urls) if isinstance(urls, str) else [*urls] if is_list else [urls]
     for url in several:
         if not isinstance(url, str):  # not in the message, where a part of it may be a password
             raise InvalidInput(f"the channel's URL is a text, or a list of texts: {type(url).__name__} is none")
@@ -190,9 +193,25 @@ def httpx_auth(auth: Auth | None) -> HttpxAuth | None:
     """Turn a client's argument ``auth`` into httpx's.
 
     Raises:
-        InvalidInput: a header cannot carry the token.
+        InvalidInput: a header cannot carry the token, or this is no authentication.
     """
-    if not isinstance(auth, str):
-        return auth
-    check_token(auth, "the token")
-    return Bearer(lambda: auth)
+    if isinstance(auth, str):
+        check_token(auth, "the token")
+        return Bearer(lambda: auth)
+    if auth is not None and not (isinstance(auth, tuple) or callable(auth) or hasattr(auth, "auth_flow")):
+        kind = type(auth).__name__  # not the value: it may be a secret
+        raise InvalidInput(f"auth is a token (str), a pair (user, password) or an authentication of httpx, not {kind}")
+    return auth
+
+
+def check_verify(verify: object) -> None:
+    """Check whether and how a client wants its server's certificate checked.
+
+    A path or ``None`` is refused: the one would check nothing that its author meant, the other nothing at all.
+
+    Raises:
+        InvalidInput: it is neither a ``bool`` nor an ``SSLContext``.
+    """
+    if not isinstance(verify, bool | ssl.SSLContext):
+        hint = "; of a file: ssl.create_default_context(cafile=FILE)" if isinstance(verify, str | PathLike) else ""
+        raise InvalidInput(f"verify is True, False or an ssl.SSLContext, not {verify!r}{hint}")

@@ -19,6 +19,7 @@ from tricklecast.trickle.client.arguments import (
     check_header_value,
     check_headers,
     check_number,
+    check_verify,
     httpx_auth,
 )
 from tricklecast.trickle.client.nodes import Nodes, ask
@@ -72,6 +73,7 @@ class Channel:
         timeout_s: float = 10.0,
     ) -> None:
         check_headers(headers or {})
+        check_verify(verify)
         check_number("timeout_s", timeout_s, above=0)
         urls = channel_urls(url)
         self.url = urls[0]

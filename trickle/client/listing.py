@@ -11,7 +11,7 @@ from typing import Any, Final
 import httpx
 
 from tricklecast.trickle.client.answers import first_line
-from tricklecast.trickle.client.arguments import Auth, check_number, server_url
+from tricklecast.trickle.client.arguments import Auth, check_number, check_verify, server_url
 from tricklecast.trickle.client.control import TIMEOUT_S, ask, json_of
 from tricklecast.trickle.errors import RemoteProtocolError, TrickleError, error_for
 from tricklecast.trickle.paths import is_reserved
@@ -93,6 +93,7 @@ async def list_channels(
         RemoteProtocolError: this is not a tricklecast server.
     """
     check_number("timeout_s", timeout_s, above=0)
+    check_verify(verify)
     answer = await fetch_channels(url, verify, auth, within_s=timeout_s)
     try:
         found = [_info(channel) for channel in answer["channels"] if not is_reserved(str(channel["name"]))]

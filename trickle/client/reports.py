@@ -6,7 +6,7 @@ import logging
 from collections.abc import Callable
 from typing import Generic, TypeVar, dataclass_transform
 
-from tricklecast.trickle.errors import Fields, TrickleError
+from tricklecast.trickle.errors import Fields, InvalidInput, TrickleError
 
 E = TypeVar("E")
 
@@ -58,9 +58,14 @@ class Reporter(Generic[E]):
         logger: gets each event as a sentence.
         channel: the channel's name, for the log.
         on_event: the program's callback. Its exceptions are logged: they must not stop media.
+
+    Raises:
+        InvalidInput: ``on_event`` is no function.
     """
 
     def __init__(self, logger: logging.Logger, channel: str, on_event: Callable[[E], None] | None) -> None:
+        if on_event is not None and not callable(on_event):
+            raise InvalidInput(f"on_event must be a function, not {on_event!r}")
         self._logger = logger
         self._channel = channel
         self._on_event = on_event

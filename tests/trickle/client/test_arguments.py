@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import math
+import ssl
+from pathlib import Path
 from typing import Any
 
 import httpx
@@ -15,6 +17,7 @@ from tricklecast.trickle.client.arguments import (
     check_header_value,
     check_headers,
     check_number,
+    check_verify,
     httpx_auth,
     merged,
     server_url,
@@ -56,7 +59,7 @@ def test_a_comma_within_a_url_belongs_to_it() -> None:
         (["http://a/cam", "ftp://b/cam"], "must begin with http"),
         (None, "a list of texts: NoneType is none"),
         (["http://a/cam", None], "a list of texts: NoneType is none"),
-        (b"http://a/cam", "a list of texts: int is none"),
+        (b"http://a/cam", "a list of texts: bytes is none"),
     ],
 )
 def test_urls_that_name_no_channel_or_several(urls: Any, why: str) -> None:
@@ -154,6 +157,25 @@ def test_a_token_that_cannot_be_sent(token: str) -> None:
     with pytest.raises(InvalidInput) as raised:
         httpx_auth(token)
     assert token.strip() not in str(raised.value) or not token
+
+
+@pytest.mark.parametrize("auth", [b"s3cr3t", 5, {"token": "s3cr3t"}])
+def test_what_is_no_authentication(auth: Any) -> None:
+    """The error names the kinds, and not the secret."""
+    with pytest.raises(InvalidInput, match="auth is a token") as raised:
+        httpx_auth(auth)
+    assert "s3cr3t" not in str(raised.value)
+    assert httpx_auth(("user", "password")) == ("user", "password")
+
+
+@pytest.mark.parametrize("verify", [None, 1, "ca.pem", Path("ca.pem")])
+def test_a_certificate_is_checked_as_the_program_says(verify: object) -> None:
+    """A path is no answer, and neither is nothing: both would be taken for another one than was meant."""
+    for usual in (True, False, ssl.create_default_context()):
+        check_verify(usual)
+    with pytest.raises(InvalidInput, match="verify is True, False or an ssl") as raised:
+        check_verify(verify)
+    assert ("create_default_context(cafile=FILE)" in str(raised.value)) is ("ca.pem" in str(verify))
 
 
 def test_headers_of_the_program_replace_usual_ones() -> None:

@@ -7,6 +7,7 @@ import logging
 import pytest
 
 from tricklecast.trickle.client.reports import Event, Reporter
+from tricklecast.trickle.errors import InvalidInput
 
 LOGGER = logging.getLogger("tricklecast.test")
 
@@ -38,6 +39,12 @@ def test_a_callback_that_fails_is_logged(caplog: pytest.LogCaptureFixture) -> No
     Reporter(LOGGER, "cam", fail).report("it begins", logging.INFO)
     assert "cam: on_event failed at it begins" in caplog.text
     assert "LookupError: mine" in caplog.text
+
+
+def test_a_callback_is_a_function() -> None:
+    """Anything else is refused at once, and not at each event."""
+    with pytest.raises(InvalidInput, match="on_event must be a function, not 5"):
+        Reporter(LOGGER, "cam", 5)  # type: ignore[arg-type]
 
 
 class Moved(Event):
