@@ -117,7 +117,7 @@ def ask(address: str, tls: ssl.SSLContext | None = None) -> None:
         # A server refuses a client without a certificate by closing the connection, after the client's handshake.
         closed = scheme == "https" and tls is None and isinstance(error, http.client.RemoteDisconnected | ssl.SSLError)
         hint = "; does it want a certificate of its clients (--cert, --key)?" if closed else ""
-        raise Unhealthy(f"no answer from {address}: {error}{hint}") from None
+        raise Unhealthy(f"no answer from {address}: {getattr(error, 'strerror', None) or error}{hint}") from None
     finally:
         connection.close()
     if status != 200:

@@ -93,7 +93,7 @@ class AuthorizeControlPlane:
         # The routes show only the channels that the token may manage; all else is about the whole server.
         shown = path in (CHANNELS, CHANGES, DASHBOARD, SOURCES) or path.startswith(f"{CHANNELS}/")
         allowed = bool(manage) if shown else ANY in manage
-        return claims.rights if allowed else responses.NOT_ALLOWED
+        return claims.rights if allowed else responses.not_managing(None if shown else ANY)
 
 
 def _why_over(tokens: TokenVerifier, claims: Claims, now: float) -> str | None:

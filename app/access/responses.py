@@ -38,6 +38,16 @@ def not_allowed(op: Op, channel: str) -> Reply:
     return NOT_ALLOWED._replace(body=f"The token gives no right to {verbs} {channel}".encode())
 
 
+def not_managing(name: str | None) -> Reply:
+    """The reply of the control plane to a valid token without the right ``manage``.
+
+    Args:
+        name: the pattern that the token would have to have; ``None``: any would do.
+    """
+    missing = "any channel (manage)" if name is None else f"the whole server (manage: {name})"
+    return NOT_ALLOWED._replace(body=f"The token gives no right to manage {missing}".encode())
+
+
 REFUSED_BY_WEBHOOK: Final = {
     401: _refusal(Status.UNAUTHORIZED, Reason.webhook("refused"), _CHALLENGE, b"Not allowed"),
     403: _refusal(Status.FORBIDDEN, Reason.webhook("refused"), "", b"Not allowed"),

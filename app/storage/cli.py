@@ -316,8 +316,11 @@ def export(
                     flawed += 1
                     typer.echo(f"segment {row.seq}: {why}", err=True)
                 advance(row.size)
+    except BrokenPipeError:
+        raise  # whoever read standard output has seen enough
     except OSError as error:
-        raise CannotUse(f"cannot write {out!r}: {error.strerror or error}") from None
+        where = "standard output" if out == "-" else repr(out)
+        raise CannotUse(f"cannot write {where}: {error.strerror or error}") from None
     if flawed:
         raise typer.Exit(EXIT_FINDINGS)
 

@@ -153,7 +153,7 @@ def _reach(address: Address, url: str) -> None:
     try:
         address.connect().close()
     except OSError as error:
-        console(stderr=True).print(f"tricklecast: {wire.redacted(url)} cannot be reached: {error}")
+        console(stderr=True).print(f"tricklecast: {wire.redacted(url)} cannot be reached: {error.strerror or error}")
         raise typer.Exit(EXIT_UNREACHABLE) from None
 
 

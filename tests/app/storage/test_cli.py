@@ -125,6 +125,18 @@ def test_export(folder: Path, tmp_path: Path) -> None:
         assert str(done.exception) == f"cannot write {str(out)!r}: File exists"
 
 
+def test_export_to_a_reader_that_has_seen_enough(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The command ends as others do in a pipe (``| head``), without a message."""
+
+    def closed(*args: object) -> None:
+        raise BrokenPipeError
+
+    monkeypatch.setattr("tricklecast.app.storage.cli._copy", closed)
+    done = store("export", folder, "film", "-o", "-")
+    assert done.stderr == ""
+    assert not isinstance(done.exception, CannotUse)
+
+
 def test_export_leaves_out_what_is_damaged(folder: Path, tmp_path: Path) -> None:
     """It says so, and the exit code is 1."""
     os.truncate(segment_path(folder, 2, 2), 4500)
