@@ -122,9 +122,11 @@ class Subscriber:
             them). It reads at the first node, and at another one when that fails.
         start: ``"next"`` (the next segment to begin), ``"current"`` (the newest one that has begun), ``"earliest"``
             (the oldest one that is kept), N, -N (-1 is ``next``, -2 ``current``), or a :class:`Position` (or its text,
-            ``128@3:9f86d081884c7d65``). A position also tells whether the channel still has the same life. If not, the
-            first segment is ``restarted``. Messages, lines and recordings begin at ``"next"``, too; viewers of media
-            (``frames``, ``relay`` and ``tricklecast subscribe``) begin at ``"current"``, to have a picture at once.
+            ``128@3:9f86d081884c7d65``). A number that the channel has not come to counts as ``next``, or raises
+            ``SegmentMissing`` with ``on_lag="fail"``. A position also tells whether the channel still has the same
+            life. If not, the first segment is ``restarted``. Messages, lines and recordings begin at ``"next"``, too;
+            viewers of media (``frames``, ``relay`` and ``tricklecast subscribe``) begin at ``"current"``, to have a
+            picture at once.
         on_lag: where to go on when the wanted segment has left the window, or the numbering begins anew: ``"live"`` (at
             the newest segment), ``"earliest"`` (at the oldest one that is still there, so that least is missed), or
             ``"fail"`` (nowhere: ``SegmentMissing``). ``None``: ``"earliest"`` for a subscriber that began at

@@ -151,7 +151,7 @@ def test_what_cannot_be_called_says_so(url: str) -> None:
     assert failures
     with pytest.raises(LocalProtocolError, match="was closed, or is called by its own on_event"), left:
         raise AssertionError("it was entered")
-    with pytest.raises(LocalProtocolError, match="was closed: make another one"):
+    with pytest.raises(ClosedHere, match="was closed: make another one"):
         publisher.publish(b"too late")
     with pytest.raises(LocalProtocolError, match="is not open: use it inside `with"):
         Publisher(url).publish(b"too early")

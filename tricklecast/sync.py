@@ -15,9 +15,10 @@ The classes have the names, arguments, attributes, methods and errors of those i
 ``for`` instead of ``async with`` and ``async for``, and leave ``await`` out. Arguments that belong to an event loop of
 the program (``transport``, ``client``, an ``auth`` that is httpx's) are missing.
 
-Each client runs in an event loop in a thread of its own; a call is sent there and waits for its result. Ctrl-C
-interrupts a call that waits, and cancels it in that thread. A program that ends inside a ``with`` block, as a notebook
-may, leaves its channel open, as after an exception.
+Each client runs in an event loop in a thread of its own; a call is sent there and waits for its result. Any number of
+threads may share a publisher. Ctrl-C interrupts a call that waits, and cancels it in that thread. Python sends it to
+the main thread alone, which ends the others by closing their clients: their calls raise ``ClosedHere``. A program that
+ends inside a ``with`` block, as a notebook may, leaves its channel open, as after an exception.
 
 A forked process does not have its parent's threads. So the parent's clients raise an error there, and each process
 opens clients of its own.
@@ -52,7 +53,7 @@ from tricklecast.trickle.client.arguments import URLs
 from tricklecast.trickle.client.channel import Head
 from tricklecast.trickle.client.control import TIMEOUT_S
 from tricklecast.trickle.client.listing import Channels
-from tricklecast.trickle.errors import ConnectionLost, LocalProtocolError, TrickleError
+from tricklecast.trickle.errors import ClosedHere, ConnectionLost, LocalProtocolError, TrickleError
 from tricklecast.trickle.paths import ChannelURL
 from tricklecast.trickle.wire import DEFAULT_CONTENT_TYPE, MESSAGE_LIMIT
 
@@ -133,7 +134,7 @@ class _Blocking:
 
     def __init__(self, portal: BlockingPortal | None = None) -> None:
         self._portal = portal
-        self._no_portal = _NOT_OPEN  # why there is none
+        self._was_closed = False  # there was one
         self._process = os.getpid()  # the process that has the portal's thread
 
     def _call(self, function: Callable[P, Awaitable[T]], *args: P.args, **kwargs: P.kwargs) -> T:
@@ -141,9 +142,10 @@ class _Blocking:
 
         Raises:
             LocalProtocolError: the client is not open (in this process), or is called from its own event loop.
+            ClosedHere: the client was closed.
         """
         if self._portal is None:
-            raise LocalProtocolError(self._no_portal)
+            raise ClosedHere(_CLOSED) if self._was_closed else LocalProtocolError(_NOT_OPEN)
         if self._process != os.getpid():
             raise LocalProtocolError(_FORKED)
         return _waited(self._portal, function, *args, **kwargs)
@@ -290,7 +292,7 @@ class _Client(_Blocking, Generic[C]):
             try:
                 return self._call(closing)
             finally:
-                portal, self._portal, self._no_portal = self._portal, None, _CLOSED
+                portal, self._portal, self._was_closed = self._portal, None, True
                 portal.call(portal.stop, cancel)
                 self._thread.join()
 

@@ -42,7 +42,7 @@ from tricklecast.trickle.backoff import Backoff
 from tricklecast.trickle.client.arguments import URLs, check_number
 from tricklecast.trickle.client.reports import Reporter
 from tricklecast.trickle.client.tasks import BackgroundTask, Notifier
-from tricklecast.trickle.errors import InvalidInput, Position
+from tricklecast.trickle.errors import ClosedHere, InvalidInput, LocalProtocolError, Position
 from tricklecast.trickle.pyav import check_hwaccel, need_pyav
 
 if TYPE_CHECKING:
@@ -235,9 +235,9 @@ def _check_format(name: str) -> None:
 class FrameReader(Generic[Item]):
     """The frames of a channel, or batches of them; made by :func:`frames`. An async iterator and context manager.
 
-    A loop that is left early stops the reader a moment later; ``async with frames(url) as reader:`` stops it where the
-    block ends. A cancelled wait loses no frame. One task reads at a time: a second one gets
-    ``anyio.BusyResourceError``.
+    It is used once. A loop that is left early stops the reader a moment later; ``async with frames(url) as reader:``
+    stops it where the block ends, and inside the block a loop can be left and taken up again. A cancelled wait loses no
+    frame. One task reads at a time: a second one gets ``anyio.BusyResourceError``.
     """
 
     def __init__(
@@ -271,6 +271,7 @@ class FrameReader(Generic[Item]):
         self.has_warned = False  # of the program that keeps the event loop; a relay does that itself
         self._turning: BackgroundTask | None = None
         self._over = False
+        self._is_closed = False
         self._error: Exception | None = None
         self._reading: ChunkReader | None = None
         self._missed_at_end = 0
@@ -295,6 +296,13 @@ class FrameReader(Generic[Item]):
         return replace(self._counts)
 
     async def __aenter__(self) -> Self:
+        """Begin to read.
+
+        Raises:
+            LocalProtocolError: it was used before.
+        """
+        if self._task is not None or self._is_closed:
+            raise LocalProtocolError("a reader of frames is used once: make another one to begin again")
         self._task = BackgroundTask(self._run)
         self._turning = BackgroundTask(self._turn)
         return self
@@ -303,8 +311,8 @@ class FrameReader(Generic[Item]):
         await self.aclose()
 
     async def aclose(self) -> None:
-        """Stop reading."""
-        self._over = True
+        """Stop reading. A task that waits for a frame gets ``ClosedHere``."""
+        self._over = self._is_closed = True
         if self._reading is not None:  # a worker thread cannot be cancelled
             self._reading.stop()
         self._changed.notify()
@@ -314,10 +322,14 @@ class FrameReader(Generic[Item]):
                     await task.stop()
 
     async def __aiter__(self) -> AsyncIterator[Item]:
-        async with self if self._task is None else nullcontext():
+        async with self if self._task is None or self._is_closed else nullcontext():
             while (item := await self.next()) is not None or not self._over:
                 if item is not None:
                     yield item
+
+    def _check_open(self) -> None:
+        if self._is_closed:  # what it still has is not handed out: the end would look like that of the channel
+            raise ClosedHere("the reader of frames was closed")
 
     async def next(self) -> Item | None:
         """The next frame or batch; ``None`` at the end of the channel. With ``reconnect=True``, further calls wait for
@@ -325,11 +337,13 @@ class FrameReader(Generic[Item]):
 
         Raises:
             TrickleError: as :class:`~tricklecast.subscriber.Subscriber` does.
+            ClosedHere: the reader was closed.
             NotMedia: the channel's first segment is neither MPEG-TS nor MP4, or cannot be decoded.
             NoHardware: ``hwaccel`` does not decode this video here; the message names the devices that do.
         """
         with self._guard:
             self._watch_program()
+            self._check_open()
             while not (count := self._count()):
                 if self._error is not None:
                     raise self._error
@@ -341,6 +355,7 @@ class FrameReader(Generic[Item]):
                     return None
                 with anyio.CancelScope(deadline=self._due()):
                     await self._changed.wait()
+                self._check_open()
             frames = [self._ready.popleft() for _ in range(count)]
             self._changed.notify()
             self._given_at, self._has_turned = perf_counter(), False

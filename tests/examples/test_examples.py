@@ -243,6 +243,28 @@ def test_resume(trickle: TestServer, tmp_path: Path) -> None:
     assert output(start("resume.py", url, kept)) == []
 
 
+def test_threads(trickle: TestServer) -> None:
+    """Ctrl-C ends all threads: those that read, and those that wait for a channel."""
+    urls = [trickle.url(f"thread-{number}") for number in range(5)]
+    for url in urls[:4]:  # nobody publishes to the last one
+        httpx.post(url)
+    readers = start("threads.py", *urls)
+    assert readers.stdout is not None
+    for number, url in enumerate(urls[:4]):
+        eventually(partial(is_read, url))
+        httpx.post(f"{url}/0", content=b"12345")
+        assert readers.stdout.readline() == f"thread-{number} 0 5\n"
+    readers.send_signal(signal.SIGINT)
+    assert readers.communicate(timeout=TIMEOUT_S) == ("", "")
+    assert readers.returncode == 130
+
+
+def is_read(url: str) -> bool:
+    """Whether somebody waits for the channel's next segment."""
+    channel = url.rpartition("/")[2]
+    return httpx.get(url.replace(f"/trickle/{channel}", f"/api/v1/channels/{channel}")).json()["readers"] > 0
+
+
 def test_test_own_code() -> None:
     """The example of a test passes."""
     command = [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", "examples/test_own_code.py"]

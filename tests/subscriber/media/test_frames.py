@@ -47,6 +47,7 @@ from tricklecast.testing import server
 from tricklecast.trickle import pyav
 from tricklecast.trickle.errors import (
     ChannelNotFound,
+    ClosedHere,
     InvalidInput,
     LocalProtocolError,
     NoHardware,
@@ -129,6 +130,47 @@ async def test_all_frames_come_with_their_times(
             1, 999
         )
     assert [frame.gap for frame in found] == [0] * len(found)
+
+
+async def test_a_reader_is_used_once(url: str, tmp_path: Path) -> None:
+    """Afterwards it raises: an end without a word would look like the channel's, although frames were left."""
+    await publish(url, segments_of(make_clip(tmp_path / "clip.mp4", audio=None)))
+    for leave_by_block in (True, False):
+        reader = frames(url, start="earliest")
+        with anyio.fail_after(WITHIN_S):
+            if leave_by_block:
+                async with reader:
+                    async for _ in reader:
+                        break
+                    assert [frame.seq async for frame in reader]  # inside the block a loop can be taken up again
+            else:
+                assert [frame.seq async for frame in reader]
+        with pytest.raises(ClosedHere, match="the reader of frames was closed"):
+            await reader.next()
+        with pytest.raises(LocalProtocolError, match="used once: make another one"):
+            await reader.__aenter__()
+        with pytest.raises(LocalProtocolError, match="used once: make another one"):
+            await anext(aiter(reader))
+
+
+async def test_closing_a_reader_ends_the_wait_of_another_task(url: str) -> None:
+    """It is told apart from the end of the channel."""
+    ends: list[Exception] = []
+
+    async def wait(reader: FrameReader) -> None:
+        try:
+            await reader.next()
+        except ClosedHere as error:
+            ends.append(error)
+
+    with anyio.fail_after(WITHIN_S):
+        async with Publisher(url) as publisher, anyio.create_task_group() as tasks:
+            await publisher.publish(b"")
+            reader = await frames(url).__aenter__()
+            tasks.start_soon(wait, reader)
+            await anyio.wait_all_tasks_blocked()
+            await reader.aclose()
+    assert len(ends) == 1
 
 
 @pytest.mark.parametrize("anyio_backend", ["asyncio", "trio"])
@@ -681,7 +723,7 @@ async def test_a_batch_ends_before_a_gap() -> None:
     found: list[tuple[int, int, bool]] = []
     for array, gap, restarted in ((small, 0, False), (small, 2, False), (large, 0, False), (large, 0, True)):
         await reader._put(Frame("video", data, array, None, 0, gap=gap, restarted=restarted))
-    await reader.aclose()
+    reader._over = True
     while batch := await reader.next():
         found.append((len(batch), batch.gap, batch.restarted))
     assert found == [(1, 0, False), (1, 2, False), (1, 0, False), (1, 0, True)]
