@@ -262,7 +262,8 @@ def test_threads(trickle: TestServer) -> None:
 def is_read(url: str) -> bool:
     """Whether somebody waits for the channel's next segment."""
     channel = url.rpartition("/")[2]
-    return httpx.get(url.replace(f"/trickle/{channel}", f"/api/v1/channels/{channel}")).json()["readers"] > 0
+    found = httpx.get(url.replace(f"/trickle/{channel}", f"/api/v1/channels/{channel}")).json()
+    return int(found["readers"]) > 0
 
 
 def test_test_own_code() -> None:

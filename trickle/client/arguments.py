@@ -71,8 +71,9 @@ def channel_urls(urls: URLs) -> tuple[ChannelURL, ...]:
         InvalidURL: they name different channels, or one of them is as for :func:`channel_url`.
         InvalidChannelName: as for :func:`channel_url`.
     """
-    is_list = isinstance(urls, Iterable) and not isinstance(urls, bytes)
-    several = split_urls(urls) if isinstance(urls, str) else [*urls] if is_list else [urls]
+    if isinstance(urls, str):
+        urls = split_urls(urls)
+    several: list[str] = [*urls] if isinstance(urls, Iterable) and not isinstance(urls, bytes) else [urls]
     for url in several:
         if not isinstance(url, str):  # not in the message, where a part of it may be a password
             raise InvalidInput(f"the channel's URL is a text, or a list of texts: {type(url).__name__} is none")
