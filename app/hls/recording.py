@@ -41,7 +41,7 @@ from tricklecast.app.hls.packager import IDLE_S, Waiter
 from tricklecast.app.hls.playlist import VERSION, date_of
 from tricklecast.app.hls.rendered import NOTHING, QUERY, Kept, Rendered
 from tricklecast.app.hls.renditions import MARK, MAX_FILE
-from tricklecast.app.hls.timeline import JUMP_S, Mark, lengths_of
+from tricklecast.app.hls.timeline import CLOCK_SHARE, JUMP_S, Mark, lengths_of
 from tricklecast.app.hls.units import WRAP_S, Scanner, scanner
 from tricklecast.trickle.media.clock import read_prft, read_temi
 from tricklecast.trickle.media.containers import Container, sniff
@@ -357,11 +357,14 @@ class Recording:
         return [one for one in pieces if not one.duration]
 
     def _break(self, pieces: Sequence[Piece]) -> None:
-        """Find out where media do not go on."""
+        """Find out where media do not go on. While they do, dates advance with them, as in a live playlist."""
         for one, following in pairwise(pieces):
             hole = _between(one.time + one.duration, following)
             other = (one.init, one.container) != (following.init, following.container)
             following.discontinuity = other or not one.whole or abs(hole) > JUMP_S
+            due_us = one.captured_us + round((one.duration + hole) * 1e6)
+            if not following.discontinuity and abs(following.captured_us - due_us) > CLOCK_SHARE * one.duration * 1e6:
+                following.captured_us = due_us
 
 
 def _pieces_of(opener: Callable[[], Iterator[bytes]]) -> Iterator[bytes]:
@@ -426,6 +429,11 @@ class Recordings:
     def __len__(self) -> int:
         """Recordings in memory."""
         return len(self._recordings)
+
+    def channel_of(self, name: str) -> Channel | None:
+        """The last channel of that name, if it has ended and storage has it; its recording is not made."""
+        past = self._find(name)
+        return None if past is None else past_channel(self._registry, *past, self._clock())
 
     def of(self, name: str) -> Recording | None:
         """The recording of the last channel of that name; ``None`` if there is none, or too many are in use."""

@@ -71,6 +71,9 @@ def test_an_ended_channel_is_a_recording(tmp_path: Path, content_type: str) -> N
         found = film.playlist()
         assert [one.duration for one in found.whole] == [1.0] * 40
         assert not any(one.breaks for one in found.whole)
+        dates = [one.date for one in found.whole if one.date is not None]
+        # It was published at once: the dates are those of its media, as in the live playlist.
+        assert [(date - dates[0]).total_seconds() for date in dates] == pytest.approx(list(range(40)), abs=0.002)
         inits = {one.map for one in found.whole} - {""}
         init = b"".join(film.channel.get(uri).expect(200).body for uri in inits)
         assert [init + film.channel.get(one.uri).expect(200).body for one in found.whole] == data
