@@ -36,6 +36,7 @@ _ROLES: Final[dict[str | None, str]] = {
     Op.STREAM: "reader",
     Op.PLAYLIST: "reader",
     Op.HLS: "reader",
+    Op.CLIP: "reader",
     Op.FEED: "reader",
     Op.PUBLISH: "publisher",
 }

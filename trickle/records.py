@@ -29,6 +29,7 @@ class Op(StrEnum):
     STREAM = "stream"
     PLAYLIST = "playlist"
     HLS = "hls"
+    CLIP = "clip"
     FEED = "feed"
     CREATE = "create"
     DELETE = "delete"

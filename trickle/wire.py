@@ -37,6 +37,10 @@ HLS_ROUTE: Final = "hls"
 """``GET /{channel}/index.m3u8`` returns an HLS playlist, as ``media.m3u8`` does. Its media are at
 ``/{channel}/hls/...``."""
 
+CLIP_MP4_ROUTE: Final = "clip.mp4"
+CLIP_TS_ROUTE: Final = "clip.ts"
+"""``GET /{channel}/clip.mp4?since=90s&until=60s`` returns what a channel carried between two moments as one file."""
+
 LADDER_PARAMETER: Final = "ladder"
 """``GET /{channel}/index.m3u8?ladder=1080p,360p`` also names the channels of lower rungs (``trickle.media.ladder``)."""
 

@@ -8,6 +8,8 @@ from tricklecast.analytics.lines.dialect import text
 from tricklecast.trickle.records import Op
 from tricklecast.trickle.wire import (
     CHANGEFEED,
+    CLIP_MP4_ROUTE,
+    CLIP_TS_ROUTE,
     HLS_ROUTE,
     MEDIA_PLAYLIST_ROUTE,
     NEXT_ROUTE,
@@ -84,6 +86,7 @@ def _op() -> str:
         WHEN r_tail = '{NEXT_ROUTE}' THEN {_if_read(Op.NEXT)}
         WHEN r_tail = '{STREAM_ROUTE}' THEN {_if_read(Op.STREAM)}
         WHEN r_tail IN ('{PLAYLIST_ROUTE}', '{MEDIA_PLAYLIST_ROUTE}') THEN {_if_read(Op.PLAYLIST)}
+        WHEN r_tail IN ('{CLIP_MP4_ROUTE}', '{CLIP_TS_ROUTE}') THEN {_if_read(Op.CLIP)}
         WHEN left(r_tail, {len(HLS_ROUTE) + 1}) = '{HLS_ROUTE}/' THEN {_if_read(Op.HLS)}
         WHEN instr(r_tail, '/') > 0 THEN NULL
         WHEN r_decoded = '{CHANGEFEED}' AND r_number IS NOT NULL AND method IN ('GET', 'HEAD') THEN '{Op.CHANGES}'

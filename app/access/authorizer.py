@@ -60,6 +60,7 @@ OPERATIONS: Final[Mapping[Op, str]] = {
     Op.STREAM: "subscribe",
     Op.PLAYLIST: "subscribe",
     Op.HLS: "subscribe",
+    Op.CLIP: "subscribe",
     Op.FEED: "subscribe",
     Op.NEXT: "next",
     Op.DELETE: "delete",

@@ -43,6 +43,7 @@ RIGHTS_OF_OP: Final[Mapping[Op, tuple[Right, ...]]] = {
     Op.STREAM: (Right.SUBSCRIBE,),
     Op.PLAYLIST: (Right.SUBSCRIBE,),
     Op.HLS: (Right.SUBSCRIBE,),
+    Op.CLIP: (Right.SUBSCRIBE,),
     Op.FEED: (Right.SUBSCRIBE,),
     # A publisher asks for its position before it publishes.
     Op.NEXT: (Right.SUBSCRIBE, Right.PUBLISH),

@@ -291,6 +291,7 @@ class DataPlane:
         self.feeds = Sending(registry)
         self.packagers = Packagers(registry, lambda: self.clock(), to_us, self._soon)
         self.recordings = None if past is None else Recordings(registry, past, lambda: self.clock())
+        self.clips = 0  # that are being made or sent (clips.py)
         self.connection_numbers = numbers or count(1)
         self.connections: set[Peer] = set()  # all open ones
         self.parsers = 0  # of connections: those that read a request, and some that wait

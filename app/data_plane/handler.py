@@ -35,6 +35,7 @@ from tricklecast.app.data_plane.client_address import (
     client_of,
     identity,
 )
+from tricklecast.app.data_plane.clips import answer_clip
 from tricklecast.app.data_plane.context import Elsewhere, ParkedFor
 from tricklecast.app.data_plane.exchange import Caller, Exchange, Parked
 from tricklecast.app.data_plane.feeds import send_feed
@@ -248,6 +249,8 @@ def resolve(connection: Caller, request: Request, route: Route) -> Reply | Excha
             return _stream(connection, request, route)
         if op is Op.PLAYLIST or op is Op.HLS:
             return answer_player(connection, request, route)
+        if op is Op.CLIP:
+            return answer_clip(connection, request, route)
         if op is Op.FEED:
             return send_feed(connection, request, route)
     return _manage(connection, request, route)

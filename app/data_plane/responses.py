@@ -70,6 +70,7 @@ _NEXT: Final = _line(wire.NEXT, "%d")
 _GAPS: Final = _line(wire.GAPS, "%d")
 _TRUNCATED: Final = _line(wire.TRUNCATED, "%b")
 _ETAG: Final = _line(wire.ETAG, "%b")
+_ATTACHMENT: Final = _line("Content-Disposition", "attachment; filename*=UTF-8''%b")
 _RANGES: Final = _line(wire.ACCEPT_RANGES, "bytes")
 _CLOSED: Final = _line(*_ENDED)
 _SEQ_SIZE: Final = _SEQ + _SIZE
@@ -211,6 +212,16 @@ def media_lines(tag: bytes, span: tuple[int, int] | None, size: int) -> bytes:
     """
     place = b"" if span is None else _line(wire.CONTENT_RANGE, f"bytes {span[0]}-{span[1] - 1}/{size}")
     return _ETAG % tag + _RANGES + place
+
+
+def clip_lines(seq: int, gaps: int, name: str) -> bytes:
+    """The header fields of a clip.
+
+    Args:
+        seq: of its first segment. gaps: segments that are missing in it, or are cut short.
+        name: of the file, percent-encoded (RFC 8187).
+    """
+    return _SEQ % seq + _GAPS % gaps + _ATTACHMENT % name.encode()
 
 
 def segment_lines(channel: Channel, segment: Segment, head: int | None, tag: bytes) -> bytes:

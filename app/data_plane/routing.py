@@ -20,6 +20,8 @@ from tricklecast.trickle.paths import MAX_DIGITS, parse_channel, parse_seq
 from tricklecast.trickle.records import Op
 from tricklecast.trickle.wire import (
     CHANGEFEED,
+    CLIP_MP4_ROUTE,
+    CLIP_TS_ROUTE,
     HLS_ROUTE,
     LADDER_PARAMETER,
     LAST_SEQ,
@@ -44,6 +46,7 @@ SEGMENT_METHODS: Final = {b"GET": Op.READ, b"HEAD": Op.READ, b"POST": Op.PUBLISH
 NEXT_METHODS: Final = {b"GET": Op.NEXT, b"HEAD": Op.NEXT}
 STREAM_METHODS: Final = {b"GET": Op.STREAM, b"HEAD": Op.STREAM}
 PLAYLIST_METHODS: Final = {b"GET": Op.PLAYLIST, b"HEAD": Op.PLAYLIST}
+CLIP_METHODS: Final = {b"GET": Op.CLIP, b"HEAD": Op.CLIP}
 HLS_METHODS: Final = {b"GET": Op.HLS, b"HEAD": Op.HLS}
 HINT: Final = "this URL names a channel; its segments are at CHANNEL/SEQ"
 """The answer to a client that reads or publishes at a channel's URL."""
@@ -63,12 +66,15 @@ _STREAM: Final = STREAM_ROUTE.encode()
 _PLAYLIST: Final = PLAYLIST_ROUTE.encode()
 _MEDIA_PLAYLIST: Final = MEDIA_PLAYLIST_ROUTE.encode()
 _HLS: Final = HLS_ROUTE.encode()
+_CLIPS: Final = (CLIP_MP4_ROUTE.encode(), CLIP_TS_ROUTE.encode())
 _MEDIA: Final = re.compile(
     rb"([0-9a-zA-Z.]{1,40})-(?:([0-9]{1,15})(?:-([0-9]{1,15})|\.([0-9]{1,6}))?\.(ts|m4s|m4a)|init-([0-9a-f]{12})\.mp4)",
     re.ASCII,
 )
 _READ_ONLY: Final = "GET, HEAD, OPTIONS"
-_TAILS: Final = frozenset({NEXT_ROUTE, STREAM_ROUTE, PLAYLIST_ROUTE, MEDIA_PLAYLIST_ROUTE})
+_TAILS: Final = frozenset(
+    {NEXT_ROUTE, STREAM_ROUTE, PLAYLIST_ROUTE, MEDIA_PLAYLIST_ROUTE, CLIP_MP4_ROUTE, CLIP_TS_ROUTE}
+)
 _SEGMENT_ALLOW: Final = "GET, HEAD, POST, DELETE, OPTIONS"
 
 MAX_SUBJECT: Final = 64
@@ -273,6 +279,8 @@ def parse_route(method: bytes, parts: tuple[bytes, ...], query: bytes = b"") -> 
         return _stream_route(STREAM_METHODS.get(method), channel, query)
     if tail in (_PLAYLIST, _MEDIA_PLAYLIST):
         return _playlist_route(PLAYLIST_METHODS.get(method), channel, query, is_media=tail == _MEDIA_PLAYLIST)
+    if tail in _CLIPS:
+        return Route(CLIP_METHODS.get(method), channel, allow=_READ_ONLY)
     op = SEGMENT_METHODS.get(method)
     try:
         seq = _seq_for(op, tail.decode("latin-1"))
@@ -339,6 +347,15 @@ def _start(query: bytes, *, is_media: bool) -> Start | None:
         if not (value.isascii() and value.isdigit() and len(value) <= MAX_DIGITS):
             raise ValueError(value)
         return Start(seq=int(value))
+    return parse_moment(value)
+
+
+def parse_moment(value: str) -> Start:
+    """Read how long ago something was (``90s``, ``10min``), or when (``2026-11-28T18:00:00Z``).
+
+    Raises:
+        ValueError: it is neither.
+    """
     try:
         return Start(back_s=parse_duration(value, zero=True))
     except InvalidInput:

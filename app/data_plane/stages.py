@@ -32,7 +32,7 @@ MAX_GUARDED: Final = 20_000
 answered at once. One process answers fewer requests in the second that the longest delay takes, so a loop of clients
 cannot reach this number."""
 
-_MANY: Final = frozenset({Op.READ, Op.STREAM, Op.PLAYLIST, Op.HLS, Op.FEED, Op.CHANGES, Op.NEXT, None})
+_MANY: Final = frozenset({Op.READ, Op.STREAM, Op.PLAYLIST, Op.HLS, Op.CLIP, Op.FEED, Op.CHANGES, Op.NEXT, None})
 """Operations that many clients behind one address make on one channel, wrong paths and methods included. All others are
 those of a channel's one publisher or owner."""
 

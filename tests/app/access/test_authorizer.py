@@ -357,8 +357,8 @@ def test_the_question() -> None:
     ("op", "operation"),
     [
         (Op.CREATE, "create"), (Op.PUBLISH, "publish"), (Op.CLOSE_SEGMENT, "publish"), (Op.READ, "subscribe"),
-        (Op.STREAM, "subscribe"), (Op.PLAYLIST, "subscribe"), (Op.HLS, "subscribe"), (Op.FEED, "subscribe"),
-        (Op.CHANGES, "subscribe"), (Op.NEXT, "next"), (Op.DELETE, "delete"),
+        (Op.STREAM, "subscribe"), (Op.PLAYLIST, "subscribe"), (Op.HLS, "subscribe"), (Op.CLIP, "subscribe"),
+        (Op.FEED, "subscribe"), (Op.CHANGES, "subscribe"), (Op.NEXT, "next"), (Op.DELETE, "delete"),
     ],
 )  # fmt: skip
 def test_operations(op: Op, operation: str) -> None:

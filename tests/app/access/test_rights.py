@@ -80,7 +80,7 @@ def test_the_longest_claim() -> None:
     ("right", "allowed"),
     [
         (Right.PUBLISH, {Op.PUBLISH, Op.CLOSE_SEGMENT, Op.CREATE, Op.DELETE, Op.NEXT}),
-        (Right.SUBSCRIBE, {Op.READ, Op.STREAM, Op.PLAYLIST, Op.HLS, Op.FEED, Op.CHANGES, Op.NEXT}),
+        (Right.SUBSCRIBE, {Op.READ, Op.STREAM, Op.PLAYLIST, Op.HLS, Op.CLIP, Op.FEED, Op.CHANGES, Op.NEXT}),
         (Right.MANAGE, {Op.CREATE, Op.DELETE}),
     ],
 )
