@@ -277,12 +277,9 @@ class Cursor:
     Args:
         start: the first segment, as :meth:`Start.parse` reads it.
         on_lag: where to go on when a segment has left the window; ``None``: as the start says.
-        wait_for_channel_s: how long to wait for a channel (or a server) that is not there yet, in seconds; ``None``:
-            for ever.
-        reconnect_s: how long to wait for one that was there, in seconds; ``None``: for ever, also if the server has
-            dropped the channel, and however often it fails.
-        refresh_s: how long a GET waits before it is repeated, in seconds; up to 20 % more is added at random.
-        budget: pays for retries. Whole segments and waits that lasted their time earn tokens.
+        wait_for_channel_s, reconnect_s, refresh_s: as :class:`~tricklecast.subscriber.client.Subscriber` explains.
+        backoff, budget: as for :class:`~tricklecast.trickle.client.retry.Retries`. Whole segments and waits that
+            lasted their time earn tokens.
     """
 
     def __init__(

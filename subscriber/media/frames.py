@@ -24,7 +24,6 @@ from contextlib import nullcontext
 from dataclasses import replace
 from functools import partial
 from itertools import islice, pairwise
-from random import Random
 from time import perf_counter
 from typing import TYPE_CHECKING, Any, Final, Generic, Literal, Self, TypeAlias, Unpack, cast, overload
 
@@ -38,7 +37,6 @@ from tricklecast.subscriber.media.decoding import ChunkReader, Decoding, FrameSt
 from tricklecast.subscriber.media.frame import Arrays, Frame, FrameBatch, joined, stacked
 from tricklecast.subscriber.media.opening import NotMedia
 from tricklecast.subscriber.segment import Segment
-from tricklecast.trickle.backoff import Backoff
 from tricklecast.trickle.client.arguments import URLs, check_number
 from tricklecast.trickle.client.reports import Reporter
 from tricklecast.trickle.client.tasks import BackgroundTask, Notifier
@@ -258,7 +256,6 @@ class FrameReader(Generic[Item]):
         self._drops = drops
         self._limit = max(batch or 1, SOUNDS_AHEAD if drops else FRAMES_AHEAD)
         self._reconnects = reconnects
-        self._failures = 0
         self._is_in_life = self._is_between_lives = False
         self._decoding = decoding
         self._counts = decoding.counts
@@ -437,15 +434,12 @@ class FrameReader(Generic[Item]):
         self._missed_at_end = subscriber.missed_at_end
         self._counts.missed += subscriber.missed_at_end
         if self._reconnects:
-            self._failures = 0 if self._counts.segments > before else self._failures + 1
             # A subscriber waits at the end of the life that it knows. If it ended without a segment, another life
-            # has begun and ended meanwhile: all of that one is new.
-            is_other = self._failures and isinstance(self._start, Position)
+            # has begun and ended meanwhile: all of that one is new. At "current" it waits for the next one.
+            is_other = self._counts.segments == before and isinstance(self._start, Position)
             self._start = "current" if is_other else subscriber.position or self._start
             if self._is_in_life:
                 await self._finish_life()
-            if self._failures:
-                await anyio.sleep(Backoff().delay(self._failures, Random()))
 
     async def _finish_life(self) -> None:
         """Wait until the program knows that the life has ended."""

@@ -254,6 +254,13 @@ class TestJoining:
         driver.now += 3
         assert driver.answer(404, closed="terminated") == End()
 
+    @pytest.mark.parametrize("status", [200, 404])
+    def test_who_waits_for_ever_has_no_end_before_a_segment(self, status: int) -> None:
+        """So a program that follows a channel from life to life needs no pauses of its own."""
+        driver = Driver("current", wait_for_channel_s=None)
+        for _ in range(100):
+            driver.now += retry(driver.answer(status, latest=5, closed="terminated")).delay_s
+
     def test_no_server_is_an_error_at_once(self) -> None:
         """Before the first answer, a lost connection is most likely a wrong address."""
         assert stopped(Driver().lost()) is LOST
