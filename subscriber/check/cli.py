@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import sys
 import time
 from functools import partial
@@ -73,6 +74,8 @@ async def check(
     from tricklecast.subscriber.core import Start
     from tricklecast.trickle.client.arguments import channel_urls
 
+    if os.path.exists(url):
+        raise typer.BadParameter("this is a file, and channels are tested: publish it to one first", param_hint="URL")
     if len(channel_urls(url)) > 1:
         raise typer.BadParameter("what one node serves is judged: give the URL of one", param_hint="URL")
     checked("--start", Start.parse, start)
