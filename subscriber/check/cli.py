@@ -72,12 +72,8 @@ async def check(
       tricklecast check http://localhost:2939/trickle/cam --for 2min --max-latency 2s --strict
     """
     from tricklecast.subscriber.core import Start
-    from tricklecast.trickle.client.arguments import channel_urls
 
-    if os.path.exists(url):
-        raise typer.BadParameter("this is a file, and channels are tested: publish it to one first", param_hint="URL")
-    if len(channel_urls(url)) > 1:
-        raise typer.BadParameter("what one node serves is judged: give the URL of one", param_hint="URL")
+    _check_url(url)
     checked("--start", Start.parse, start)
     from tricklecast.subscriber.check.probe import Probe
     from tricklecast.subscriber.check.rules import Level, Limits, judge
@@ -120,6 +116,15 @@ async def check(
             _print(url, judgement, as_json)
     if judgement.level is Level.FAIL or (strict and judgement.level is Level.WARN):
         raise typer.Exit(EXIT_NOT_FINE)
+
+
+def _check_url(url: str) -> None:
+    from tricklecast.trickle.client.arguments import channel_urls
+
+    if os.path.exists(url):
+        raise typer.BadParameter("this is a file, and channels are tested: publish it to one first", param_hint="URL")
+    if len(channel_urls(url)) > 1:
+        raise typer.BadParameter("what one node serves is judged: give the URL of one", param_hint="URL")
 
 
 def _print(url: str, judgement: Judgement, as_json: bool) -> None:
