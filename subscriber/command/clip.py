@@ -15,6 +15,7 @@ from __future__ import annotations
 import os
 import secrets
 import ssl
+from contextlib import suppress
 from dataclasses import dataclass, replace
 from datetime import datetime
 from pathlib import Path
@@ -199,16 +200,30 @@ class _Reading:
         self._span = span
         self._screen = screen
         self._rate = RateMeter()
-        self._seq = span.first.seq
+        self._seq = span.first.seq - 1  # the last one that was read
+        self._is_anew = False  # the channel goes on behind the last one, or has begun anew
         self._read = self._bytes = 0
         self.is_whole = True
 
     async def run(self, output: JoinedFile) -> None:
         """Read all of them into a file."""
-        clip, span = self._clip, self._span
+        span = self._span
         if span.recording is not None:
-            await self._run_recording(span.recording, output)
+            await self._read_recording(span.recording, output)
             return
+        with suppress(ChannelNotFound):  # it is over since it was asked for
+            await self._read_channel(output)
+        if self._seq < span.last.seq and not self._is_anew:
+            # The channel has ended, and its segments have left it; its recording may have the rest.
+            with suppress(ChannelNotFound):
+                recording = await Recording.of(Timetable(self._clip.url, self._clip.tls, self._clip.auth))
+                rest = tuple(one for one in recording.pieces if self._seq < one.seq <= span.last.seq)
+                await self._read_recording(replace(recording, pieces=rest), output)
+        if self._seq < span.last.seq:
+            self._miss(self._seq + 1, span.last.seq)
+
+    async def _read_channel(self, output: JoinedFile) -> None:
+        clip, span = self._clip, self._span
         subscriber = Subscriber(
             clip.url,
             start=f"{span.first.seq}@{span.epoch}",
@@ -220,8 +235,8 @@ class _Reading:
         async with subscriber:
             async for segment in subscriber:
                 if segment.seq > span.last.seq or segment.restarted:
-                    self.is_whole = False  # the last one is missing: its gap was told
-                    break
+                    self._is_anew = True
+                    return
                 self._seq = segment.seq
                 is_open = segment.seq == span.last.seq and span.last.closed_at is None
                 with anyio.move_on_after(UNDER_WAY_S if is_open else None) as limit:
@@ -235,20 +250,24 @@ class _Reading:
                     self._screen.say(f"segment {segment.seq} is still being written: the clip ends in it")
                 if segment.seq == span.last.seq:
                     return
-        self.is_whole = False
 
-    async def _run_recording(self, recording: Recording, output: JoinedFile) -> None:
-        async for segment, data in recording.read():
+    async def _read_recording(self, recording: Recording, output: JoinedFile) -> None:
+        async for segment, data in recording.read(self._seq + 1):
             if segment.gap:
-                self.is_whole = False
-                self._screen.say(f"warning: {count(segment.gap, 'segment')} before {segment.seq} are missing")
+                self._miss(segment.seq - segment.gap, segment.seq - 1)
             self._seq = segment.seq
             await output.begin(segment)
             await output.write(data)
             await output.end()
             self._read, self._bytes = self._read + 1, self._bytes + len(data)
 
+    def _miss(self, first: int, last: int) -> None:
+        self.is_whole = False
+        self._screen.say(f"warning: {Gap(first, last, 'missing')}")
+
     def _on_event(self, event: SubscriberEvent) -> None:
+        if isinstance(event, Gap) and (event.first > self._span.last.seq or event.reason != "missing"):
+            return  # it is not of this clip, or told when nothing else has it
         if isinstance(event, Gap | Restarted | SegmentTruncated | SegmentBroken):
             self.is_whole = False
             self._screen.say(f"warning: {event}")
@@ -256,7 +275,7 @@ class _Reading:
     def line(self) -> str:
         """The state in one line."""
         first, last = self._span.first.seq, self._span.last.seq
-        share = (self._seq - first) / (last - first + 1)
+        share = (self._seq + 1 - first) / (last - first + 1)
         words = [f"{share:.0%}", f"segment {self._seq} of {first} to {last}"]
         words += [rate(self._rate.bits_per_s(self._bytes)), size(self._bytes)]
         return " · ".join(words)

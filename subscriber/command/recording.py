@@ -103,8 +103,11 @@ class Recording:
         begin, end = since.on(self.now_at), math.inf if until == NOW else until.on(self.now_at)
         return tuple(one for one in self.pieces if one.closed_at >= begin and one.opened_at <= end)
 
-    async def read(self) -> AsyncIterator[tuple[Whole, bytes]]:
+    async def read(self, first: int) -> AsyncIterator[tuple[Whole, bytes]]:
         """Read all of them, each as a whole.
+
+        Args:
+            first: the seq that should be the first.
 
         Raises:
             SegmentMissing: it has been removed meanwhile.
@@ -112,7 +115,7 @@ class Recording:
         """
         root = "{0.scheme}://{0.netloc}".format(urlsplit(split_urls(self.times.url)[0]))
         init, of = b"", ""
-        before = self.pieces[0].seq - 1
+        before = first - 1
         for one in self.pieces:
             if one.init != of:
                 init, of = await self._bytes(root, one.init, one.seq) if one.init else b"", one.init

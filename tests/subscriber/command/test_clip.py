@@ -122,7 +122,7 @@ def test_a_channel_that_is_over_is_clipped_from_its_recording(
     container: str, film: Path, wanted: Decoded, tmp_path: Path
 ) -> None:
     """As long as the data directory has it: all of it, or a part; with a token in the URL, too."""
-    with local_server(data_dir=tmp_path / "data", channel_drain_s=0) as server:
+    with local_server(data_dir=tmp_path / "data", channel_drain_s=0.5) as server:
         with server.client() as target:
             channel = target.channel("over")
             channel.create("video/mp2t" if container == "mpegts" else "video/mp4")
@@ -141,6 +141,36 @@ def test_a_channel_that_is_over_is_clipped_from_its_recording(
         with pytest.raises(ChannelNotFound):
             clipped(server, "other", tmp_path / "clips" / "none.mp4", LONG_AGO)
     assert os.listdir(tmp_path / "clips") == ["all.mp4"]
+
+
+def test_a_channel_that_drains_while_it_is_clipped(
+    film: Path, wanted: Decoded, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The rest comes from its recording; what is behind the clip is not missed."""
+    (tmp_path / "clips").mkdir()
+    with local_server(data_dir=tmp_path / "data", channel_drain_s=0.5) as server, server.client() as target:
+        channel = target.channel("drains")
+        channel.create("video/mp2t")
+        channel.publish(0, *cut(film))
+        playlist = f"http://127.0.0.1:{server.port}/trickle/drains/media.m3u8"
+        last = at(listed(server, "drains")[2]["closed_at"])
+
+        ended: list[object] = []
+
+        class Slow(clips.JoinedFile):
+            """The channel ends, and drains, behind the first segment."""
+
+            async def end(self) -> None:
+                await super().end()
+                if not ended:
+                    ended.append(channel.end())
+                    eventually(lambda: "TYPE:VOD" in httpx.get(playlist).text)
+
+        monkeypatch.setattr(clips, "JoinedFile", Slow)
+        is_whole, said = clipped(server, "drains", tmp_path / "clips" / "x.mp4", LONG_AGO, last)
+    assert is_whole, said
+    assert "missed" not in said
+    assert decode(tmp_path / "clips" / "x.mp4").hashes["video"] == wanted.hashes["video"][: 3 * GOP]
 
 
 def test_the_segments_of_a_recording_that_were_on_their_way() -> None:
