@@ -90,7 +90,7 @@ class SrtReceiver:
             url += ("&" if "?" in url else "?") + "mode=listener"
         command = await anyio.to_thread.run_sync(find_program, url)
         if "mode=listener" in url:
-            _check_port(url)
+            check_port(url)
             say(f"an encoder streams to {url.partition('?')[0]}")
         return cls(url, command, channel, say=say)
 
@@ -137,8 +137,8 @@ async def _next(output: ByteReceiveStream) -> bytes:
         return await output.receive(READ_BYTES)
 
 
-def _check_port(url: str) -> None:
-    """Raises InvalidInput if the port cannot be used: the program would say so in many words, again and again."""
+def check_port(url: str) -> None:
+    """Raise InvalidInput if the port cannot be used: SRT would say so in many words, or in words of its own."""
     parts = urlsplit(url)
     host, port = parts.hostname or "0.0.0.0", parts.port or 0
     try:

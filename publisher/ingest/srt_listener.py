@@ -22,6 +22,7 @@ from anyio import CapacityLimiter, to_thread
 from tricklecast.publisher.ingest.keys import Channels, WrongKey, parse_stream_id
 from tricklecast.publisher.ingest.libsrt import SrtError, SrtSocket
 from tricklecast.publisher.ingest.sessions import WRONG_KEY_S, Refusals, Say, Sessions, SourceRefused
+from tricklecast.publisher.ingest.srt import check_port
 from tricklecast.trickle.errors import InvalidInput
 
 SILENCE_S: Final = 10.0
@@ -93,6 +94,7 @@ class SrtListener:
                 latency_ms=latency_us // 1000,
             )
 
+        await to_thread.run_sync(check_port, url)
         listener = await to_thread.run_sync(listening)
         say(f"encoders stream to srt://{host or 'localhost'}:{port}?streamid=CHANNEL")
         return cls(listener, channels, max_streams=max_streams, say=say)

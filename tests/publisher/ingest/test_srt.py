@@ -192,6 +192,18 @@ def test_a_listener_that_is_closed_ends_what_waits(address: str) -> None:
         listener.accept()
 
 
+def test_a_port_that_is_in_use_is_a_plain_error(address: str) -> None:
+    """In the system's words."""
+
+    async def main() -> None:
+        with pytest.raises(InvalidInput, match=r"^cannot listen on 127\.0\.0\.1:[0-9]+: Address already in use$"):
+            await SrtListener.open(address, Channels("http://127.0.0.1:1/"), max_streams=1, say=print)
+
+    with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as taken:
+        taken.bind(("127.0.0.1", int(address.rpartition(":")[2])))
+        anyio.run(main)
+
+
 @needs_srt
 def test_messages_that_are_there_come_together(address: str) -> None:
     """Each batch takes a while: one message at a time would be slower than a stream, and most of it was lost."""

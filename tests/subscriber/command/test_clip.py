@@ -26,6 +26,7 @@ from tricklecast.subscriber.command import clip as clips
 from tricklecast.subscriber.command.clip import Clip, run
 from tricklecast.subscriber.command.moments import Moment, Timetable
 from tricklecast.subscriber.command.recording import Piece, Recording
+from tricklecast.subscriber.media.joiner import JoinedFile
 from tricklecast.trickle.errors import ChannelNotFound, InvalidInput, TrickleError
 from tricklecast.trickle.terminal import Screen
 
@@ -157,7 +158,7 @@ def test_a_channel_that_drains_while_it_is_clipped(
 
         ended: list[object] = []
 
-        class Slow(clips.JoinedFile):
+        class Slow(JoinedFile):
             """The channel ends, and drains, behind the first segment."""
 
             async def end(self) -> None:
