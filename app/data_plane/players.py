@@ -50,6 +50,10 @@ FIRST_SEGMENT_S: Final = 10.0
 BLOCKING_TARGETS: Final = 3
 """A blocking request for a playlist waits this many target durations (draft-pantos-hls-rfc8216bis, section 6.2.5.2)."""
 
+NEVER_COMES_S: Final = 2.0
+"""The part at which the last playlist before the end has hinted gets its 404 after this time. Shaka gives the whole
+stream up at that 404, unless it has seen in the playlist before that the stream has ended."""
+
 NEWEST: Final = 64
 """The live edge is where the last one of as many segments has closed."""
 
@@ -177,14 +181,27 @@ def _media(connection: Caller, request: Request, route: Route) -> Reply | Exchan
     if there is not None:
         return _file(connection, request, found.channel, media, there)
     is_ours = media.prefix == found.prefix or track_of(found, media.prefix) is not None
-    hinted = is_ours and (media.seq, media.part) == found.next_part and not found.ended
+    hinted = is_ours and (media.seq, media.part) == found.next_part
     if hinted and request.method != b"HEAD":
-        parked = _await(connection, request, route, found, BLOCKING_TARGETS * found.timeline.target_s)
-        if parked is not None:
-            return parked
+        if not found.ended:
+            waits: Parked | None = _await(connection, request, route, found, BLOCKING_TARGETS * found.timeline.target_s)
+        else:
+            waits = _outlive(connection, request, route)
+        if waits is not None:
+            return waits
     reply = Reply(Status.NOT_FOUND, Reason.NOT_FOUND, body=b"No such media: ask for the playlist again")
     delayed = delay(connection, request, route, ReplyKind.MISSING, 0, answer_player)
     return delayed or noted(request, connection.plane.registry, route, reply)
+
+
+def _outlive(connection: Caller, request: Request, route: Route) -> Parked | None:
+    """Let a request for a part that will never come wait for a little, once; ``None`` if it has waited."""
+    if request.held or connection.plane.registry.shutting_down:
+        return None
+    request.held = True
+    parked = park(connection, request, route, ParkedFor.PLAYLIST, answer_player)
+    parked.wait(NEVER_COMES_S)
+    return parked
 
 
 def _recording(plane: DataPlane, route: Route) -> Recording | None:

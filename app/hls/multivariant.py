@@ -130,6 +130,11 @@ def _lines(found: Announced, variants: Iterable[tuple[list[str], Rung | None, st
     names = _names(tracks)
     for one in (one for one in tracks if one.kind == SOUND):
         yield f"#EXT-X-MEDIA:{_rendition(one, names[one.number], is_default=one.number == next(iter(names)))}"
+    sound = next((one for one in streams if one.kind == SOUND), None)
+    # Players play the first track of MPEG-TS. In MP4 Shaka gives up a track of sound without a playlist (error 3014).
+    if picture and sound and sound.language and found.container is Container.MPEGTS:
+        yield f"#EXT-X-MEDIA:{_rendition(sound, sound.language, is_default=True, is_apart=False)}"
+        more.append(f'AUDIO="{_GROUP}"')
     if tracks:
         more.append(f'AUDIO="{_GROUP}"')
     uri = _track_uri(tracks[0]) if tracks else f"{MEDIA_PLAYLIST_ROUTE}{QUERY}"
@@ -170,14 +175,21 @@ def _names(tracks: Iterable[Stream]) -> dict[int, str]:
     return names
 
 
-def _rendition(one: Stream, name: str, *, is_default: bool) -> str:
+def _rendition(one: Stream, name: str, *, is_default: bool, is_apart: bool = True) -> str:
+    """The attributes of a track of sound.
+
+    Args:
+        is_apart: it has a playlist of its own.
+    """
     told = ["TYPE=AUDIO", f'GROUP-ID="{_GROUP}"', f'NAME="{name}"']
     if one.language:
         told.append(f'LANGUAGE="{tag_of(one.language)}"')
     told.append(f"DEFAULT={'YES' if is_default else 'NO'},AUTOSELECT=YES")
     if one.channels:
         told.append(f'CHANNELS="{one.channels}"')
-    return ",".join([*told, f'URI="{_track_uri(one)}"'])
+    if is_apart:
+        told.append(f'URI="{_track_uri(one)}"')
+    return ",".join(told)
 
 
 def codecs_of(streams: Iterable[Stream], container: Container | None) -> str:

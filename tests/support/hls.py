@@ -277,6 +277,8 @@ def read_multivariant(text: str) -> Multivariant:
         names = [one.name for one in group]
         assert len(set(names)) == len(names), "names differ in a group (4.4.6.1.1)"
         assert sum(one.default for one in group) <= 1, "one default at most (4.4.6.1.1)"
+        inside = [one for one in group if one.kind == "AUDIO" and not one.uri]
+        assert len(inside) <= 1, "one without a URI at most, which is in the variant itself (4.4.6.2.1)"
     for variant in found.variants:
         for kind, group_id in variant.groups.items():
             assert group_id == "NONE" or (kind, group_id) in groups, "a variant names groups that are there (4.4.6.2)"

@@ -231,6 +231,17 @@ def test_the_last_playlist_names_no_parts(live: Live) -> None:
     assert not any(segment.parts for segment in ended.segments)
 
 
+def test_the_part_that_never_comes_is_told_behind_the_end(live: Live, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Shaka gives the stream up at a 404 for it, unless it knows by then that the stream has ended."""
+    monkeypatch.setattr(players, "NEVER_COMES_S", 0.3)
+    live.publish(0)
+    last = live.playlist()
+    hinted = live.channel.read(last.hint)
+    live.channel.end()
+    assert live.playlist(live.next_query()).ended
+    hinted.response().expect(404)
+
+
 def test_numbers_go_on_when_the_server_is_restarted(monkeypatch: pytest.MonkeyPatch) -> None:
     """Even within a second, although the first playlist begins with segments of the past."""
     last = 0

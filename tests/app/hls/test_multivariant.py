@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import subprocess
 from pathlib import Path
 from urllib.parse import quote
 
@@ -179,6 +180,19 @@ def test_a_peak_is_no_less_than_the_average(segments: list[tuple[int, float]]) -
     """Whatever the segments are."""
     peak, average = bit_rates([ended(size, duration) for size, duration in segments], 2)
     assert 1 <= average <= peak
+
+
+def test_the_language_of_sound_in_mpeg_ts_is_told(channel: RemoteChannel, tmp_path: Path) -> None:
+    """That of the track which players play: the first one, which has no playlist of its own."""
+    film, data = make_clip(tmp_path / "clip.ts"), tmp_path / "fin.ts"
+    languages = ("-metadata:s:a:0", "language=fin", "-metadata:s:a:1", "language=swe")
+    tracks = ("-map", "0:v", "-map", "0:a", "-map", "0:a", "-c", "copy", *languages)
+    subprocess.run(["ffmpeg", "-v", "error", "-i", str(film), *tracks, str(data)], check=True, timeout=60)
+    channel.post(0, data.read_bytes()).expect(200)
+    found = read_multivariant(channel.get("index.m3u8").expect(200).body.decode())
+    (sound,) = found.renditions
+    assert (sound.kind, sound.name, sound.language, sound.uri, sound.default) == ("AUDIO", "fin", "fi", "", True)
+    assert found.variants[0].groups == {"AUDIO": sound.group}
 
 
 def test_captions_are_named_once_they_are_there(channel: RemoteChannel) -> None:
