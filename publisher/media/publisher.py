@@ -30,7 +30,7 @@ from tricklecast.trickle.amounts import count
 from tricklecast.trickle.client.arguments import URLs, check_number
 from tricklecast.trickle.client.reports import Event, Reporter
 from tricklecast.trickle.client.tasks import BackgroundTask, Notifier, first_error
-from tricklecast.trickle.errors import InvalidInput, LocalProtocolError
+from tricklecast.trickle.errors import ClosedHere, InvalidInput, LocalProtocolError
 from tricklecast.trickle.pyav import codec_name, copied, need_pyav
 
 if TYPE_CHECKING:
@@ -259,7 +259,7 @@ class MediaPublisher:
 
         Raises:
             InvalidInput: the frame cannot be encoded, or this build of PyAV has no encoder for it.
-            LocalProtocolError: the publisher is not open.
+            LocalProtocolError: the publisher is not open yet. ClosedHere: it was closed.
             TrickleError: the publisher cannot go on, as in :meth:`tricklecast.publisher.SegmentWriter.write`.
         """
         if (pts is None) != (time_base is None):
@@ -319,8 +319,10 @@ class MediaPublisher:
     def _check(self) -> None:
         if self._error is not None:
             raise self._error
-        if self._task is None or self._is_over or self._is_done:
+        if self._task is None:
             raise LocalProtocolError("the media publisher is not open: enter its block (async with)")
+        if self._is_over or self._is_done:
+            raise ClosedHere("the media publisher was closed")
 
     async def _run(self) -> None:
         send, receive = anyio.create_memory_object_stream[Step](STEPS_AHEAD)
@@ -395,7 +397,9 @@ class _Pipeline:
                 steps += self._released()
             return steps
         except (FFmpegError, ValueError) as error:
-            raise InvalidInput(f"cannot encode this {item.kind}: {error}") from error
+            shape = getattr(item.data, "shape", None)  # of an array that is too large for a frame of PyAV
+            size = f" ({shape[1]}x{shape[0]})" if shape else ""
+            raise InvalidInput(f"cannot encode this {item.kind}{size}: {error}") from error
 
     def finish(self) -> list[Step]:
         """The rest."""

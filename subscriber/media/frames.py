@@ -231,7 +231,8 @@ def _check_format(name: str) -> None:
 
 
 class FrameReader(Generic[Item]):
-    """The frames of a channel, or batches of them; made by :func:`frames`. An async iterator and context manager.
+    """The frames of a channel, or batches of them; made by :func:`frames`. An async context manager, for ``async for``;
+    :meth:`next` gives one at a time.
 
     It is used once. A loop that is left early stops the reader a moment later; ``async with frames(url) as reader:``
     stops it where the block ends, and inside the block a loop can be left and taken up again. A cancelled wait loses no

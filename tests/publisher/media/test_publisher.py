@@ -38,7 +38,7 @@ from tricklecast.publisher.media.publisher import (
 from tricklecast.publisher.media.segmenter import Segmenter
 from tricklecast.subscriber import Subscriber
 from tricklecast.subscriber.media.frames import frames
-from tricklecast.trickle.errors import InvalidInput, LocalProtocolError
+from tricklecast.trickle.errors import ClosedHere, InvalidInput, LocalProtocolError
 from tricklecast.trickle.media.clock import read_prft, read_temi
 
 pytestmark = pytest.mark.anyio
@@ -339,8 +339,18 @@ async def test_wrong_frames_are_refused(server: RunningServer, tmp_path: Path) -
             packet = next(packet for packet in file.demux(audio=0) if packet.size)
             with pytest.raises(InvalidInput, match=r"MPEG-TS cannot carry such a packet \(pcm_s16le\)"):
                 await publisher.write_packet(cast(Any, packet))
-    with pytest.raises(LocalProtocolError, match="not open"):
+    with pytest.raises(ClosedHere, match="the media publisher was closed"):
         await publisher.write(picture(0))
+    with pytest.raises(LocalProtocolError, match="not open: enter its block"):
+        await MediaPublisher(url).write(picture(0))
+
+
+async def test_a_picture_that_is_too_large_is_named(server: RunningServer) -> None:
+    """The frame of PyAV that it would become does not exist."""
+    large = np.broadcast_to(np.uint8(0), (20_000, 20_000, 3))
+    with pytest.raises(InvalidInput, match=r"cannot encode this video \(20000x20000\)"):
+        async with MediaPublisher(urls(server)("large")) as publisher:
+            await publisher.write(large)
 
 
 @pytest.mark.parametrize(
