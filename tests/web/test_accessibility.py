@@ -83,7 +83,9 @@ def test_hundreds_of_channels_can_be_read_by_all(
         expect(page.locator(".row:not([hidden]) .name").first).to_be_visible()
         assert barriers(page) == []
         page.get_by_label("Filter channels").fill(NAMES[0])
-        page.locator(".row:not([hidden])").click()
+        row = page.locator(".row:not([hidden])")
+        expect(row).to_have_count(1)
+        row.click()
         expect(page.locator("#detail-title")).to_have_text(NAMES[0])
         assert barriers(page) == []
         wait_for(page, "document.documentElement.scrollWidth <= document.documentElement.clientWidth")
@@ -91,6 +93,7 @@ def test_hundreds_of_channels_can_be_read_by_all(
         expect(page.locator(".tile")).to_have_count(300)
         assert barriers(page) == []
         wait_for(page, "document.documentElement.scrollWidth <= document.documentElement.clientWidth")
+        page.close()  # before its server ends
 
 
 @pytest.mark.parametrize("scheme", ["light", "dark"])

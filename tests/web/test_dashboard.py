@@ -242,12 +242,14 @@ def test_long_names_can_be_read(server: LocalServer, tab: Watched) -> None:
         page.set_viewport_size({"width": width, "height": 900})
         search.fill("camera-000")
         name = page.locator(".row:not([hidden]) .name")
+        expect(name).to_have_count(1)
         expect(name).to_have_text(camera.format(0, 0))
         for part in name.locator("span:visible").all():
             assert width == 390 or part.evaluate(
                 "one => one.scrollWidth <= one.clientWidth || getComputedStyle(one).display === 'inline'"
             )
         search.fill("long-777")
+        expect(name).to_have_count(1)
         expect(name.locator(".end")).to_have_text("-long-777")
         title = page.locator(".row:not([hidden]) .title").bounding_box()
         assert title is not None

@@ -162,6 +162,28 @@ def test_without_channels_it_says_so(server: LocalServer, tab: Watched) -> None:
     expect(page.locator("#told")).to_be_hidden()
 
 
+def test_a_server_that_is_away_is_not_asked_for_pictures(tab: Watched) -> None:
+    """A picture that cannot be had is tried again while the server is there. Then the feed alone looks for it."""
+    tab.expected += ["ERR_"]
+    tab.context.route("**/trickle/**", lambda route: route.abort())
+    asked: list[str] = []
+    tab.context.on("request", lambda request: asked.append(request.url))
+
+    def count(part: str) -> int:
+        return sum(part in one for one in asked)
+
+    with local_server() as server:
+        post(server, "cam", 0, b"x", "video/mp4")
+        page = wall(server, tab)
+        while count("/trickle/") < 2:
+            page.wait_for_event("request")
+    expect(page.locator("#notice")).to_contain_text("The server does not answer.")
+    pictures, looks = count("/trickle/"), count("/dashboard")
+    while count("/dashboard") < looks + 3:  # after pauses of 1, 2 and 4 s
+        page.wait_for_event("request")
+    assert count("/trickle/") == pictures
+
+
 def test_with_tokens_the_list_needs_manage_and_a_picture_subscribe(
     tabs: Callable[..., Watched], tmp_path: Path
 ) -> None:

@@ -207,9 +207,9 @@ function measure() {
 
 const idle = Array.from({ length: DECODERS }, () => new Thumbnailer());
 
-/** Let each decoder that has nothing to do make the picture that is due longest. */
+/** Let each decoder that has nothing to do make the picture that is due longest. A server that is away is not asked. */
 function work() {
-  if (document.hidden) return;
+  if (document.hidden || feed.status.state !== "live") return;
   const now = performance.now();
   while (idle.length) {
     let next = null;

@@ -7,11 +7,12 @@ import { fragment } from "./parts.js";
 /** @typedef {import("./model.js").Model} Model */
 /** @typedef {import("./model.js").Source} Source */
 
-/** What the states mean: the text, and the tone of the chip. @type {Record<string, [text: string, tone: string]>} */
+/** What the states mean: the text, and the tone of the chip. `again`: starting, after it has failed. @type {Record<string, [text: string, tone: string]>} */
 const STATES = {
   running: ["running", "good"],
   starting: ["starting", "warn"],
   failed: ["failed, starts again", "bad"],
+  again: ["failed, is starting", "bad"],
 };
 
 export class Sources {
@@ -46,7 +47,8 @@ export class Sources {
   /** @private @param {Source} source */
   _line({ name, url, when, state, since, restarts, error }) {
     const idle = when === "demand" ? "on demand, nobody reads" : "waiting";
-    const [text, tone] = STATES[state] ?? [idle, ""];
+    const known = STATES[state === "starting" && error ? "again" : state];
+    const [text, tone] = known ?? [idle, ""];
     const age = element("td", { className: "num" });
     this.ages.push([age, since]);
     return element("tr", {},
