@@ -20,11 +20,11 @@ import queue
 import socket
 import ssl
 import threading
-import time
 import traceback
 from collections.abc import AsyncIterator, Callable, Iterable, Iterator
 from contextlib import asynccontextmanager, contextmanager, suppress
 from dataclasses import dataclass, field
+from time import monotonic
 from typing import TYPE_CHECKING, Final, Protocol, TypeAlias
 
 import anyio
@@ -134,7 +134,7 @@ class Refusals:
 
     def show(self, line: str) -> None:
         """Show a line, or count it."""
-        now = time.monotonic()
+        now = monotonic()
         if now - self._shown_at < LINE_S:
             self._hidden += 1
             return
@@ -369,12 +369,12 @@ class _Arrivals(Input):
         Raises:
             InvalidInput: there was none within ``within_s`` seconds, or it cannot be read.
         """
-        deadline = time.monotonic() + (math.inf if within_s is None else within_s)
+        deadline = monotonic() + (math.inf if within_s is None else within_s)
         while True:
             try:
                 end, peer, format = self.waiting.get(timeout=POLL_S)
             except queue.Empty:
-                if is_stopped() or time.monotonic() >= deadline:
+                if is_stopped() or monotonic() >= deadline:
                     raise InvalidInput("no encoder connected") from None
             else:
                 source = open_media(_SocketBytes(end), self.name, format=format, options=_PROBE)

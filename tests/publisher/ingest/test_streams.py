@@ -250,7 +250,7 @@ def test_what_is_no_stream_is_shown_and_closed(server: LocalServer, monkeypatch:
 def test_hostile_clients_do_not_fill_the_terminal(server: LocalServer, monkeypatch: pytest.MonkeyPatch) -> None:
     """One line in a while, which says how many others there were."""
     now = [0.0]
-    monkeypatch.setattr(rtmp_listener, "monotonic", lambda: now[0])
+    monkeypatch.setattr(sessions, "monotonic", lambda: now[0])
     with ingesting(server) as ingest:
         for at in (1.0, 1.1, 1.2, 2.1):
             now[0] = at
