@@ -7,14 +7,14 @@ formats at once. Four of the channels were kept.
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from functools import cache
 from pathlib import Path
 
 import pytest
 
 from tests.analytics.lines.traffic import Row, read_files, rows_in
-from tricklecast.analytics.lines import Reading, find_logs
+from tricklecast.analytics.lines import Format, Reading, find_logs
 from tricklecast.analytics.lines.embedded import read_lines
 from tricklecast.analytics.rules.incidents import Incident, incidents
 from tricklecast.analytics.scan import embedded
@@ -30,12 +30,12 @@ WITHOUT = ["timed.log", "combined.log", "plain.log"]
 
 
 @cache
-def judged(name: str) -> tuple[list[Row], list[Incident]]:
-    """The requests on the recorded channels, and the incidents."""
+def judged(name: str) -> tuple[list[Row], list[Incident], Sequence[Format]]:
+    """The requests on the recorded channels, the incidents, and the formats of the log."""
     with embedded.connect(0) as connection:
-        read_lines(connection, find_logs([str(DATA / f"{name}.gz")]), Reading(), NOW_US)
+        lines = read_lines(connection, find_logs([str(DATA / f"{name}.gz")]), Reading(), NOW_US)
         rows = [row for row in rows_in(connection) if row["channel"] and row["kind"] == "exchange"]
-        return rows, incidents(connection)
+        return rows, incidents(connection), lines.recognised.formats
 
 
 def counted(rows: Iterable[Row], *columns: str) -> Counter[tuple[object, ...]]:
@@ -82,8 +82,8 @@ def test_arrivals_are_those_at_the_server(own: str, foreign: str) -> None:
 def test_a_proxy_without_our_headers_says_what_it_can(foreign: str) -> None:
     """Requests and answers are the same; no loop is told that the server's log does not have."""
     columns = ("op", "method", "status", "channel", "seq", "release", "bytes_out")
-    rows, told = judged(foreign)
-    own, loops = judged("behind-nginx.jsonl")
+    rows, told, _ = judged(foreign)
+    own, loops, _ = judged("behind-nginx.jsonl")
     assert counted(rows, *columns) == counted(own, *columns)
     assert {(one.storm, one.n) for one in told} <= {(one.storm, one.n) for one in loops}
     assert told
@@ -93,8 +93,7 @@ def test_formats_and_their_resolution_are_told() -> None:
     """Of a log in whole seconds this is said, whatever comes after the time in its lines."""
     found = {}
     for name in [*WITHOUT, "nginx.log", "caddy.log"]:
-        _, lines = read_files(str(DATA / f"{name}.gz"))
-        (form,) = lines.recognised.formats
+        (form,) = judged(name)[2]
         found[name] = form.name, form.coarse
     assert found == {
         "timed.log": ("combined", False),
@@ -107,7 +106,7 @@ def test_formats_and_their_resolution_are_told() -> None:
 
 def test_whole_seconds_stay_whole() -> None:
     """A duration in milliseconds does not make a time in seconds any finer."""
-    rows, _ = judged("plain.log")
+    rows, *_ = judged("plain.log")
     assert {row["ts_us"] % 1_000_000 for row in rows} == {0}
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable, Sequence
+from functools import cache
 from pathlib import Path
 from typing import Any
 
@@ -115,9 +116,16 @@ def rows_in(con: duckdb.DuckDBPyConnection) -> list[Row]:
 Read = Callable[..., tuple[list[Row], Lines]]
 
 
+@cache
+def _database() -> duckdb.DuckDBPyConnection:
+    """The one of which each reading has a connection: to make one costs as much as to read a few lines."""
+    return embedded.connect(0)
+
+
 def read_files(*paths: str, **reading: Any) -> tuple[list[Row], Lines]:
     """Reads files with DuckDB."""
-    with embedded.connect(0) as con:
+    with _database().cursor() as con:
+        con.execute("PRAGMA disable_optimizer")
         lines = read_lines(con, find_logs(paths), Reading(**reading), NOW_US)
         return rows_in(con), lines
 
