@@ -8,7 +8,7 @@ from collections.abc import Callable
 import orjson
 import pytest
 
-from tests.analytics.support.rules import Rules
+from tests.analytics.support.rules import rules
 from tests.analytics.support.writer import LogWriter
 from tricklecast.app.core.storm_guard import ReplyKind, StormGuard
 
@@ -27,14 +27,8 @@ LOOPS: dict[str, tuple[ReplyKind, Tell]] = {
 }
 
 
-@pytest.fixture(scope="module")
-def rules() -> Rules:
-    """Planned once."""
-    return Rules()
-
-
 @pytest.mark.parametrize("storm", LOOPS)
-def test_a_loop_that_is_held_back(storm: str, rules: Rules) -> None:
+def test_a_loop_that_is_held_back(storm: str) -> None:
     """The client asks again 50 ms after each answer, which the guard delays by up to a second: one incident, all of its
     requests, and the class that it has without the guard."""
     answer, tell = LOOPS[storm]
@@ -46,6 +40,6 @@ def test_a_loop_that_is_held_back(storm: str, rules: Rules) -> None:
         hold_s = guard.hold(0, "film", answer, 4, at, many=False)
         tell(log, at, guard_ms=round(hold_s * 1000))
         at += hold_s + PAUSE_S
-    (found,) = rules.incidents(map(orjson.loads, log.lines()))
+    (found,) = rules().incidents(map(orjson.loads, log.lines()))
     assert found.until_us - found.since_us > 60_000_000
     assert (str(found.storm), found.n) == (storm, REQUESTS)

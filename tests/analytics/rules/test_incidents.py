@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable
 from dataclasses import replace
-from functools import cache
 from itertools import accumulate
 from pathlib import Path
 from random import Random
@@ -14,7 +13,7 @@ import orjson
 import pytest
 
 from tests.analytics.support.jsonl import read_jsonl
-from tests.analytics.support.rules import Rules
+from tests.analytics.support.rules import rules
 from tricklecast.analytics.rules import engine
 from tricklecast.analytics.rules.classes import WORDS, Side, StormClass
 from tricklecast.analytics.rules.incidents import Confidence, Incident, Pace, Severity, incidents
@@ -60,7 +59,6 @@ def viewers(count: int, seconds: int, node: str = "n1") -> list[Line]:
 @pytest.fixture(scope="module")
 def find() -> Find:
     """Finds the incidents in some lines; columns in ``blind`` are ones that the format cannot know."""
-    rules = cache(Rules)
 
     def found(lines: Iterable[Line], *, blind: str = "", params: Params | None = None) -> list[Incident]:
         return rules(params).incidents(lines, blind)

@@ -6,7 +6,7 @@ from collections import defaultdict
 from pathlib import Path
 
 from tests.analytics.support.jsonl import read_jsonl
-from tests.analytics.support.rules import Rules
+from tests.analytics.support.rules import rules
 from tests.analytics.support.scenarios import write_all
 from tests.analytics.support.scenes import TWO_SERVERS, write_scenes
 from tests.analytics.support.writer import write_lines
@@ -22,7 +22,7 @@ def _found(path: Path) -> list[Incident]:
     with embedded.connect(0) as connection:
         read_jsonl(connection, [path])
         found = incidents(connection)
-        assert Rules().of(connection) == found
+        assert rules().of(connection) == found
     return found
 
 

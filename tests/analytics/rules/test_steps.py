@@ -15,7 +15,7 @@ import pytest
 from tests.analytics.rules import test_web as web
 from tests.analytics.rules.test_incidents import event, herd, viewers
 from tests.analytics.support.jsonl import read_jsonl
-from tests.analytics.support.rules import Rules
+from tests.analytics.support.rules import rules
 from tricklecast.analytics.rules import engine
 from tricklecast.analytics.rules.incidents import Incident, incidents
 from tricklecast.analytics.rules.params import Params
@@ -74,8 +74,7 @@ def test_rules_that_are_planned_once_find_the_same(tmp_path: Path) -> None:
     with embedded.connect(0) as connection:
         loops, crowds = read(connection, tmp_path, LOOP), read(connection, tmp_path, CROWDS)
     assert (len(loops), len(crowds)) == (1, 3)
-    rules = Rules()
-    assert [rules.incidents(lines) for lines in (CROWDS, LOOP, [], CROWDS)] == [crowds, loops, [], crowds]
+    assert [rules().incidents(lines) for lines in (CROWDS, LOOP, [], CROWDS)] == [crowds, loops, [], crowds]
 
 
 def test_tables_that_have_no_rows_without_others(tmp_path: Path) -> None:

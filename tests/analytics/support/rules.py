@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
+from functools import cache
 from typing import TYPE_CHECKING, Any, Final
 
 import pyarrow as pa  # type: ignore[import-untyped]  # it ships no types
@@ -50,3 +51,9 @@ class Rules:
     def _found(self, lines: pa.Table) -> list[Incident]:
         with self._planned.run(lines.to_batches()) as connection:
             return found(connection)
+
+
+@cache
+def rules(params: Params | None = None) -> Rules:
+    """The rules with some thresholds, planned once for all tests of a process."""
+    return Rules(params)

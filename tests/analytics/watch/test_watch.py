@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import os
 from dataclasses import replace
-from functools import cache
 from io import StringIO
 from pathlib import Path
 from typing import Any, Final
@@ -14,7 +13,7 @@ import duckdb
 import jsonschema
 import pytest
 
-from tests.analytics.support.rules import Rules
+from tests.analytics.support.rules import rules as report_rules
 from tests.analytics.watch.made import NOW_US, Clock, append, line, loop, rules
 from tests.support.long import mostly_long
 from tricklecast.analytics.lines import find_logs
@@ -75,17 +74,11 @@ def watched(tmp_path: Path, store: Store) -> Watched:
     return Watched(tmp_path, store)
 
 
-@cache
-def planned() -> Rules:
-    """The rules of the report, which is the one with them that are planned anew (rules/test_steps.py)."""
-    return Rules()
-
-
 def reported(*logs: Path) -> list[Any]:
-    """The incidents of a report."""
+    """The incidents of a report, which are those of rules that are planned once (rules/test_steps.py)."""
     with embedded.connect(0) as connection:
         read_lines(connection, find_logs([str(log) for log in logs]))
-        return planned().of(connection)
+        return report_rules().of(connection)
 
 
 def test_a_client_that_changes_its_name_is_told(watched: Watched) -> None:
