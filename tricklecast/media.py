@@ -29,7 +29,7 @@ from anyio import to_thread
 
 from tricklecast.publisher.media.publisher import FramesDropped, MediaPublisher, MediaStatistics, TargetOptions
 from tricklecast.subscriber.core import AnyStart
-from tricklecast.subscriber.media.decoding import FrameStatistics, SoftwareDecoding
+from tricklecast.subscriber.media.decoding import FrameStatistics, PicturesDropped, SoftwareDecoding
 from tricklecast.subscriber.media.frame import Frame, FrameBatch
 from tricklecast.subscriber.media.frames import BLOCKED_S, FrameEvent, FrameOptions, FrameReader, SourceOptions, frames
 from tricklecast.trickle.client.arguments import URLs
@@ -45,6 +45,7 @@ __all__ = [
     "FramesDropped",
     "MediaPublisher",
     "MediaStatistics",
+    "PicturesDropped",
     "RelayStatistics",
     "SoftwareDecoding",
     "SourceOptions",

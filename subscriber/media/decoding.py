@@ -22,6 +22,7 @@ from anyio import from_thread
 from tricklecast.subscriber.media.frame import Arrays, Clock, Frame
 from tricklecast.subscriber.media.opening import NotMedia, open_segment
 from tricklecast.subscriber.segment import Segment
+from tricklecast.trickle.amounts import count
 from tricklecast.trickle.client.reports import Event
 from tricklecast.trickle.errors import NoHardware, TrickleError
 from tricklecast.trickle.media.clock import read_prft, read_temi
@@ -63,6 +64,19 @@ class SoftwareDecoding(Event):
 
     def __str__(self) -> str:
         return f"pictures are decoded without a device: {self.error.why}"
+
+
+class PicturesDropped(Event):
+    """Pictures were dropped (``when_full="drop"``), because the program was too slow for them.
+
+    Attributes:
+        count: in all, since the start.
+    """
+
+    count: int
+
+    def __str__(self) -> str:
+        return f"the program is too slow: {count(self.count, 'picture')} dropped so far"
 
 
 @dataclass(slots=True)

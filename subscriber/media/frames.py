@@ -33,7 +33,13 @@ from anyio import from_thread, to_thread
 from tricklecast.subscriber.client import ReaderOptions, Subscriber
 from tricklecast.subscriber.core import AnyStart, OnLag, Start
 from tricklecast.subscriber.events import SubscriberEvent
-from tricklecast.subscriber.media.decoding import ChunkReader, Decoding, FrameStatistics, SoftwareDecoding
+from tricklecast.subscriber.media.decoding import (
+    ChunkReader,
+    Decoding,
+    FrameStatistics,
+    PicturesDropped,
+    SoftwareDecoding,
+)
 from tricklecast.subscriber.media.frame import Arrays, Frame, FrameBatch, joined, stacked
 from tricklecast.subscriber.media.opening import NotMedia
 from tricklecast.subscriber.segment import Segment
@@ -76,7 +82,7 @@ BLOCKED_S: Final = 0.1
 MAX_SIDE: Final = 16_384
 """The largest width and height of arrays, in pixels."""
 
-FrameEvent: TypeAlias = SubscriberEvent | SoftwareDecoding
+FrameEvent: TypeAlias = SubscriberEvent | SoftwareDecoding | PicturesDropped
 
 
 class SourceOptions(ReaderOptions, total=False):
@@ -159,8 +165,9 @@ def frames(
             life of one that has ended, and for a server that is away. The first frame of a later life is
             ``restarted``. With ``on_lag="earliest"``, and without ``on_lag`` if ``start`` is ``"earliest"`` or N, a
             life is read from its beginning instead of its newest segment.
-        on_event: called with the events of the subscriber and :class:`SoftwareDecoding`, in the event loop: it must not
-            block. An exception that it raises is logged, and reading goes on.
+        on_event: called with the events of the subscriber, :class:`SoftwareDecoding`, and :class:`PicturesDropped` for
+            each dropped picture, in the event loop: it must not block. An exception that it raises is logged, and
+            reading goes on.
         subscriber: further arguments of :class:`~tricklecast.subscriber.Subscriber`.
 
     Raises:
@@ -196,7 +203,7 @@ def frames(
             subscriber.setdefault("on_lag", OnLag.EARLIEST)
     subscribe = partial(Subscriber, url, on_event=on_event, **subscriber)
     channel = subscribe(start=start).url.channel  # raises what is wrong with the arguments
-    reporter = Reporter[SoftwareDecoding](logger, channel, on_event)
+    reporter = Reporter[SoftwareDecoding | PicturesDropped](logger, channel, on_event)
     decoding = Decoding(
         kinds,
         {kind for kind, wanted in (("video", video), ("audio", audio)) if wanted == "packets"},
@@ -206,7 +213,11 @@ def frames(
         report=lambda event: from_thread.run_sync(reporter.report, event, logging.WARNING),
     )
     return FrameReader(
-        subscribe, start, decoding, batch=batch, batch_s=batch_s, drops=when_full == "drop", reconnects=reconnect
+        *(subscribe, start, decoding, reporter.report),
+        batch=batch,
+        batch_s=batch_s,
+        drops=when_full == "drop",
+        reconnects=reconnect,
     )
 
 
@@ -244,6 +255,7 @@ class FrameReader(Generic[Item]):
         subscribe: Callable[..., Subscriber],
         start: AnyStart,
         decoding: Decoding,
+        report: Callable[[PicturesDropped, int], None],
         *,
         batch: int | None,
         batch_s: float | None,
@@ -259,6 +271,7 @@ class FrameReader(Generic[Item]):
         self._reconnects = reconnects
         self._is_in_life = self._is_between_lives = False
         self._decoding = decoding
+        self._report = report
         self._counts = decoding.counts
         self._ready: deque[Frame] = deque()
         self._changed = Notifier()
@@ -505,5 +518,7 @@ class FrameReader(Generic[Item]):
         at = self._ready.index(frame)
         del self._ready[at]
         self._counts.dropped += 1
+        warns = self._counts.dropped == 1 and not self.has_warned
+        self._report(PicturesDropped(self._counts.dropped), logging.WARNING if warns else logging.DEBUG)
         self._ready[at].gap += frame.gap
         self._ready[at].restarted |= frame.restarted

@@ -33,7 +33,7 @@ from tricklecast.publisher.media.reader import Remuxer
 from tricklecast.publisher.media.segmenter import Segmenter
 from tricklecast.publisher.steps import SegmentEnd
 from tricklecast.subscriber.client import Subscriber
-from tricklecast.subscriber.media.decoding import Decoding, SoftwareDecoding
+from tricklecast.subscriber.media.decoding import Decoding, PicturesDropped, SoftwareDecoding
 from tricklecast.subscriber.media.frame import Arrays, Frame
 from tricklecast.subscriber.media.frames import (
     FRAMES_AHEAD,
@@ -354,12 +354,13 @@ async def test_a_program_that_keeps_the_event_loop_is_warned_once(
     assert "to_thread.run_sync(model, frame.array)" in caplog.text
 
 
-async def test_the_oldest_pictures_are_dropped(url: str, tmp_path: Path) -> None:
-    """With ``when_full="drop"``: the program gets the newest, and all of the sound."""
+async def test_the_oldest_pictures_are_dropped(url: str, tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    """With ``when_full="drop"``: the program gets the newest, and all of the sound. It is told."""
     segments = segments_of(make_clip(tmp_path / "clip.mp4"))
     await publish(url, [*segments, b""])
+    told: list[object] = []
     with anyio.fail_after(WITHIN_S):
-        async with frames(url, start="earliest", audio="packets", when_full="drop") as reader:
+        async with frames(url, start="earliest", audio="packets", when_full="drop", on_event=told.append) as reader:
             first = await reader.next()
             assert first is not None
             assert reader.kinds == {"video", "audio"}
@@ -370,6 +371,9 @@ async def test_the_oldest_pictures_are_dropped(url: str, tmp_path: Path) -> None
     newest = decode(b"".join(segments), "mpegts").times["video"][-PICTURES_AHEAD:]
     assert [pts * first.time_base for pts in pictures][-PICTURES_AHEAD:] == newest
     assert len(pictures) + reader.statistics().dropped == 75
+    counts = [event.count for event in told if isinstance(event, PicturesDropped)]
+    assert counts == [*range(1, reader.statistics().dropped + 1)]
+    assert caplog.text.count("the program is too slow: 1 picture dropped so far") == 1
     assert PICTURES_AHEAD <= len(pictures) <= PICTURES_AHEAD + 1
     assert len(found) - len(pictures) == len(decode(b"".join(segments), "mpegts").times["audio"])
 
