@@ -158,14 +158,14 @@ class Recording:
         self.waiting: dict[Waiter, None] = {}
         self.inits: dict[str, bytes] = {}  # by name
         self.asked_at = now  # when somebody has asked last
-        self.first = stored.seqs[:1]  # with which it begins; another one, and it is made anew
+        self._bounds = _bounds(stored)  # with other ones it is made anew
         self._pieces: dict[int, Piece] = {}
         self._init = b""  # the newest init segment
         self._task: Task[None] = get_running_loop().create_task(self._make(), name="recording")
 
     def is_of(self, stored: Stored) -> bool:
-        """Whether it is of this channel, whose first segment is still there."""
-        return self.stored is stored and self.first == stored.seqs[:1]
+        """Whether it is of this channel, and of all its segments: none was removed, or stored late, since."""
+        return self.stored is stored and self._bounds == _bounds(stored)
 
     def find(self, seq: int) -> tuple[Segment, int, int] | None:
         """A segment of the channel, and its bytes that the playlist names: from, to; ``None`` if it is gone."""
@@ -365,6 +365,11 @@ class Recording:
             due_us = one.captured_us + round((one.duration + hole) * 1e6)
             if not following.discontinuity and abs(following.captured_us - due_us) > CLOCK_SHARE * one.duration * 1e6:
                 following.captured_us = due_us
+
+
+def _bounds(stored: Stored) -> list[int]:
+    """The first and the newest segment."""
+    return [*stored.seqs[:1], *stored.seqs[-1:]]
 
 
 def _pieces_of(opener: Callable[[], Iterator[bytes]]) -> Iterator[bytes]:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from pathlib import Path
+from threading import Event
 
 import pytest
 
@@ -173,6 +174,25 @@ def test_what_retention_removes_leaves_the_recording(tmp_path: Path) -> None:
         found = film.playlist()
         assert [one.uri for one in found.whole] == [one.uri for one in first.whole[1:]]
         film.channel.get(first.whole[0].uri).expect(404)
+        film.channel.target.close()
+
+
+def test_what_is_stored_late_comes_into_the_recording(tmp_path: Path) -> None:
+    """A playlist that was asked for before storage had written the last segments is made anew with them."""
+    with local_server(data_dir=tmp_path) as server:
+        film, archive, busy = Film(server), server.archive, Event()
+        assert archive is not None
+        film.publish(0, 0.0)
+        eventually(lambda: len(archive.latest["film"].seqs) == 1)
+        archive._thread.submit(busy.wait)
+        try:
+            film.publish(1, 1.0)
+            film.channel.end()
+            later(server, DRAINED_S)
+            assert len(film.playlist().whole) == 1
+        finally:
+            busy.set()
+        eventually(lambda: len(film.playlist().whole) == 2)
         film.channel.target.close()
 
 
