@@ -58,6 +58,7 @@ def exchanges(target: Target) -> None:
     ask("GET", "/trickle/c/stream?start=0")
     ask("GET", "/trickle/c/media.m3u8")
     ask("GET", "/trickle/c/hls/1-0.ts")
+    ask("GET", "/trickle/c/clip.ts?since=10s")
     ask("GET", "/trickle/missing", {"Connection": "upgrade", "Upgrade": "trickle-feed"})
     late = ask("POST", "/trickle/c/4", body=b"x")
     assert late.get("Lp-Trickle-Closed") == "terminated"
@@ -118,6 +119,7 @@ def records(tmp_path_factory: pytest.TempPathFactory) -> list[Record]:
         ),
         ({"op": "playlist"}, {"status": 415, "reason": "bad_request"}),
         ({"op": "hls"}, {"status": 415, "reason": "bad_request"}),
+        ({"op": "clip"}, {"status": 415, "reason": "bad_request"}),
         ({"op": "feed"}, {"status": 404, "reason": "not_found", "channel": "missing"}),
         ({"op": "publish", "seq": 4}, {"status": 404, "reason": "not_found", "eos": True}),
     ],

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import re
 import signal
@@ -72,7 +73,10 @@ def socket_of(pid: int) -> Path:
     """The socket over which the process of a source reaches its server."""
     lines = Path("/proc/net/unix").read_text().splitlines()
     folders = [Path(line.split()[-1]) for line in lines if line.endswith("/sources.sock")]
-    held = {os.readlink(f"/proc/{parent_of(pid)}/fd/{fd}") for fd in os.listdir(f"/proc/{parent_of(pid)}/fd")}
+    held = set()
+    for descriptor in Path(f"/proc/{parent_of(pid)}/fd").iterdir():
+        with contextlib.suppress(FileNotFoundError):  # it was closed meanwhile
+            held.add(os.readlink(descriptor))
     inodes = {f"socket:[{line.split()[6]}]": Path(line.split()[-1]) for line in lines if line.endswith("/sources.sock")}
     return next(path for inode, path in inodes.items() if inode in held and path in folders and path.exists())
 

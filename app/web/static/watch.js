@@ -151,6 +151,7 @@ async function consume(source) {
         break;
       case "chunk": {
         lastChunkAt = performance.now();
+        [isOffered, recordingLooks] = [false, 0];
         arrivals.push({ at: lastChunkAt, bytes: event.data.length });
         trouble = { title: "", text: "", busy: false };
         if (!head) {
@@ -302,20 +303,20 @@ function skip(ms) {
 }
 
 let recordingLooks = 0;
+let isOffered = false; // there is a recording, which the button plays; it is shown when nothing plays
 
 /** The channel is not there: there may be a recording of it, which the user may watch. */
 async function lookForRecording() {
-  const button = byId("recording");
-  if (pieces || !button.hidden || recordingLooks >= RECORDING_LOOKS) return;
+  if (pieces || isOffered || recordingLooks >= RECORDING_LOOKS) return;
   recordingLooks += 1;
   const found = await RecordingReader.find(url, token() ?? "");
   const last = found?.at(-1);
   if (!last || pieces) return;
+  const button = byId("recording");
   button.textContent = `Watch the recording (${clockText(last.atS + last.lengthS)})`;
-  button.hidden = false;
+  isOffered = true;
   button.onclick = () => {
-    pieces = found;
-    button.hidden = true;
+    [pieces, isOffered] = [found, false];
     [edge.behind, edge.from, again] = [true, 0, true];
     stop.abort();
   };
@@ -501,7 +502,7 @@ function update() {
   // A short stall needs no text.
   state.hidden = playing || (edge.paused && !edge.blocked) || !said.title;
   state.classList.toggle("busy", said.busy);
-  if (playing) byId("recording").hidden = true;
+  byId("recording").hidden = playing || !isOffered;
   showSounds();
   byId("share").hidden = pieces !== null;
   if (!pieces && firstFrame && !stage.classList.contains("idle")) past.look(past.isKnown ? LOOK_MS : FIRST_LOOK_MS);
@@ -607,7 +608,7 @@ function showPlay() {
 function goLive() {
   chosenMs = NaN;
   if (pieces) {
-    [pieces, edge.behind, again, recordingLooks] = [null, false, true, 0];
+    [pieces, edge.behind, again] = [null, false, true];
     stop.abort();
     return;
   }
