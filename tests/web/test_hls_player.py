@@ -184,7 +184,9 @@ def goes_on(page: Page, seconds: float) -> None:
     assert page.evaluate("video.buffered.length") == 1
 
 
-@pytest.mark.parametrize(("container", "sound_s"), [("mpegts", 9.96), ("fmp4", 10.2)])
+@pytest.mark.parametrize(
+    ("container", "sound_s"), [("mpegts", 9.96), pytest.param("fmp4", 10.2, marks=pytest.mark.long)]
+)
 def test_hls_js_plays_to_the_end(tab: Watched, tmp_path: Path, container: str, sound_s: float) -> None:
     """Of a channel whose sound ends before its picture; it stood still before the middle of the last part."""
     clip = tmp_path / "film.mp4"
@@ -320,6 +322,7 @@ def three_languages(path: Path) -> Path:
     return path
 
 
+@pytest.mark.long
 def test_the_recording_of_three_languages_plays(tab: Watched, tmp_path: Path) -> None:
     """Each in hls.js and in Shaka, which end with an error if they get all tracks at once."""
     with serve("--data-dir", str(tmp_path / "data"), "--channel-drain-s", "0") as server:
