@@ -6,8 +6,8 @@ import logging
 
 import pytest
 
-from tricklecast.trickle.client.reports import Event, Reporter
-from tricklecast.trickle.errors import InvalidInput
+from tricklecast.trickle.client.reports import Event, Reporter, Retrying
+from tricklecast.trickle.errors import ConnectionLost, InvalidInput
 
 LOGGER = logging.getLogger("tricklecast.test")
 
@@ -79,3 +79,11 @@ def test_an_event_does_not_change() -> None:
     with pytest.raises(AttributeError, match="does not change"):
         del moved.old
     assert moved == Moved(1)
+
+
+def test_a_retry_says_why_and_when() -> None:
+    """The sentence has the error, the number of the coming attempt, and the pause."""
+    event = Retrying(ConnectionLost(detail="reset by peer"), 0.256, 2)
+    assert event.seq is None
+    assert str(event) == f"{event.error}; attempt 2 in 0.26 s"
+    assert "reset by peer" in str(event)
