@@ -132,7 +132,7 @@ class Reload:
         )
 
     def ailments(self, now: float) -> dict[str, str]:
-        """What is wrong with settings and files at present: names, each with why.
+        """Name the settings and files that are wrong at present, and say why each one is.
 
         Args:
             now: seconds since 1970.

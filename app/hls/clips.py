@@ -87,7 +87,7 @@ class CannotClip(Exception):
 
 
 class _Head(NamedTuple):
-    """What the head of a segment tells.
+    """The container of a segment, and where its media begin and end.
 
     Attributes:
         init: its init segment, if it has one. end: up to where a decoder can use it.

@@ -58,7 +58,7 @@ PEAK: Final = 1.3
 
 
 class Announced(Described, Protocol):
-    """What is told of a channel, or of a recording.
+    """The properties of a channel or a recording that its multivariant playlist names.
 
     Attributes:
         frame_rate: of the pictures; 0 if it is not known. captions: channels of captions that have been seen.

@@ -26,7 +26,7 @@ from tricklecast.publisher.ingest.srt import check_port
 from tricklecast.trickle.errors import InvalidInput
 
 SILENCE_S: Final = 10.0
-"""After so many seconds without a byte an encoder counts as gone."""
+"""An encoder that has sent nothing for this time, in seconds, counts as gone."""
 
 MAX_PENDING: Final = 16
 """Connections beside those that stream. More are closed at once."""

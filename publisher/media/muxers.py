@@ -458,7 +458,7 @@ MAX_FRAGMENT: Final = CLOCK_HZ // 5
 """With video, a fragment is a frame, and the sound since the frame before; without, 200 ms."""
 
 MAX_WAIT: Final = CLOCK_HZ
-"""If only a track's first packet can describe it, the first segment waits for it so many ticks.
+"""The first segment waits this long, in ticks, for a track that only its first packet can describe (AC-3).
 
 A segment's first fragment waits :data:`MAX_FRAGMENT` at most for packets of each track."""
 

@@ -97,7 +97,7 @@ class Listed:
 
 @dataclass(frozen=True, slots=True)
 class Answer:
-    """What the server said.
+    """The server's list of a channel's segments.
 
     Attributes:
         epoch, next_seq: of the channel.

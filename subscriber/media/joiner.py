@@ -595,7 +595,7 @@ SPOOL_BYTES: Final = 16 * 1024 * 1024
 
 
 class Part(Protocol):
-    """What a file has to know of a segment."""
+    """The properties of a segment that a file depends on."""
 
     @property
     def seq(self) -> int: ...

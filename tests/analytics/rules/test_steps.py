@@ -78,7 +78,7 @@ def test_rules_that_are_planned_once_find_the_same(tmp_path: Path) -> None:
 
 
 def test_tables_that_have_no_rows_without_others(tmp_path: Path) -> None:
-    """What is not run, because there are none of these rows, would find nothing; its table has the same columns."""
+    """A step that is left out for want of rows would find nothing. Its empty table has the same columns."""
     made: dict[str, duckdb.Statement] = {}
     for step, tables in engine.CONTRACTS.items():
         made |= dict(zip(tables, duckdb.extract_statements(engine.step_sql(step)), strict=True))

@@ -21,7 +21,7 @@ DRAINED_S = 100.0
 
 
 def segment(ending: str, seq: int, size: int = 0, marker: bytes = b"") -> bytes:
-    """A whole segment of this container, with at least so many bytes."""
+    """Make a whole segment of this container, with at least ``size`` bytes."""
     if ending == "ts":
         data = b"".join(ts_pictures(float(seq), 5))
         return data * (size // len(data) + 1)

@@ -21,12 +21,12 @@ import { NEAR, fragment, limitName, why } from "./parts.js";
 /** What a client did, or the server, counts as now for so long, in seconds. */
 const RECENT_S = 60;
 
-/** A reader is late if it lacks what was published in so many seconds, and at least so many bytes, in so many frames. */
+/** A reader is late if three frames in a row say that it lacks the last two seconds, and at least 64 KiB. */
 const LATE_S = 2;
 const LATE_BYTES = 64 << 10;
 const LATE_FRAMES = 3;
 
-/** The server is busy if it was in so many frames. */
+/** The server is busy if three frames in a row say so: 85 % of a core, or a loop that is late by 100 ms. */
 const BUSY_FRAMES = 3;
 const BUSY_CPU = 0.85;
 const BUSY_LAG_MS = 100;
