@@ -3,6 +3,11 @@
 The request waits while the clip is made, and is then sent spans of segments, as a player is sent media: no bytes are
 copied, and it goes on by turns with all other readers. Its size is known, so a client sees when something is missing: a
 segment that is evicted, or removed by retention, before its turn breaks the connection.
+
+**Ranges** (:mod:`~tricklecast.app.data_plane.ranges`). A player that seeks, and a download that goes on, ask again for
+a part. They need the same bytes under the same URL. *The last minute* is another one a second later, so only a clip
+between two moments that are over has a tag and ranges; all others say ``Accept-Ranges: none``. The clip is made again
+for each request, and its tag tells whether it is still the same.
 """
 
 from __future__ import annotations
@@ -10,17 +15,16 @@ from __future__ import annotations
 from datetime import UTC, datetime
 from functools import partial
 from itertools import islice
-from typing import Final
+from typing import Final, NamedTuple
 from urllib.parse import quote
 
-from tricklecast.app.clock import to_us
 from tricklecast.app.core.results import Refusal
 from tricklecast.app.core.segment import Segment
 from tricklecast.app.core.state import Channel
 from tricklecast.app.core.storm_guard import ReplyKind
 from tricklecast.app.data_plane.context import DataPlane, ParkedFor
 from tricklecast.app.data_plane.exchange import Caller, Exchange
-from tricklecast.app.data_plane.ranges import SpanReader
+from tricklecast.app.data_plane.ranges import SpanReader, has_it, range_of, unsatisfiable_reply
 from tricklecast.app.data_plane.request import Request
 from tricklecast.app.data_plane.responses import Reply, ResponseHead, clip_lines, refusal_reply, shutdown_reply
 from tricklecast.app.data_plane.routing import Route, parameter, parse_moment
@@ -32,6 +36,8 @@ from tricklecast.trickle.wire import CLIP_MP4_ROUTE, MP4, MPEG_TS, Status
 
 MADE_WITHIN_S: Final = 10.0
 """A request waits this long for its clip to be made."""
+
+_CACHING: Final = "private, no-store"
 
 _BUSY: Final = Reply(
     Status.UNAVAILABLE, Reason.TIMEOUT, body=f"{MAX_CLIPS} clips are being sent".encode(), retry_after_s=5
@@ -52,7 +58,7 @@ def answer_clip(connection: Caller, request: Request, route: Route) -> Reply | E
     if isinstance(channel, Refusal):
         reply = refusal_reply(channel, route.op, plane.jitter)
         return delay(connection, request, route, kind_of(channel), 0, answer_clip) or reply
-    since_us, until_us = moments
+    since_us, until_us = moments.since_us, moments.until_us
     summaries = list(islice(between(channel, since_us, until_us), MAX_SEGMENTS + 1))
     if not summaries:
         reply = Reply(
@@ -68,7 +74,9 @@ def answer_clip(connection: Caller, request: Request, route: Route) -> Reply | E
         return _BUSY
     wanted = Container.FMP4 if path.endswith(CLIP_MP4_ROUTE.encode()) else Container.MPEGTS
     making = Making(channel, summaries, wanted)
-    parked = park(connection, request, route, ParkedFor.PLAYLIST, partial(_made, making))
+    # Nothing comes to it any more: it has what was being written at its end, or the channel is over.
+    is_lasting = moments.are_fixed and (channel.ended or (summaries[-1].closed_us or 0) >= until_us)
+    parked = park(connection, request, route, ParkedFor.PLAYLIST, partial(_made, making, is_lasting))
     plane.clips += 1
     parked.wait(MADE_WITHIN_S)
     timer = parked.cancel
@@ -84,9 +92,21 @@ def answer_clip(connection: Caller, request: Request, route: Route) -> Reply | E
     return parked
 
 
-def _moments(query: bytes, now_us: int) -> tuple[int, int] | str:
-    """The moments between which a clip lies, microseconds since 1970; or what is wrong with them."""
-    found = []
+class _Moments(NamedTuple):
+    """The moments between which a clip lies, microseconds since 1970.
+
+    Attributes:
+        are_fixed: they are the same whenever somebody asks.
+    """
+
+    since_us: int
+    until_us: int
+    are_fixed: bool
+
+
+def _moments(query: bytes, now_us: int) -> _Moments | str:
+    """The moments that a query names; or what is wrong with them."""
+    found, are_fixed = [], True
     for name in (b"since", b"until"):
         value = parameter(query, name).decode(errors="replace")
         if not value and name == b"since":
@@ -97,8 +117,11 @@ def _moments(query: bytes, now_us: int) -> tuple[int, int] | str:
             return f"Invalid {name.decode()}: it is a time before now (10min), or one with its date"
         back_us = round((moment.back_s or 0.0) * 1e6)
         found.append(now_us - back_us if moment.at_us is None else moment.at_us)
+        are_fixed = are_fixed and moment.at_us is not None
     since_us, until_us = found
-    return (since_us, until_us) if since_us < until_us else "The clip would end before it begins: until is before since"
+    if since_us >= until_us:
+        return "The clip would end before it begins: until is before since"
+    return _Moments(since_us, until_us, are_fixed)
 
 
 def _channel(plane: DataPlane, name: str) -> Channel | Refusal:
@@ -113,20 +136,38 @@ def _refused(connection: Caller, request: Request, route: Route, why: str) -> Re
     return delay(connection, request, route, ReplyKind.REFUSED, 0, answer_clip) or reply
 
 
-def _made(making: Making, connection: Caller, request: Request, route: Route) -> Reply | Exchange:
-    """The stage of a request whose clip is made, or cannot be; or that has waited too long."""
+def _made(making: Making, is_lasting: bool, connection: Caller, request: Request, route: Route) -> Reply | Exchange:
+    """The stage of a request whose clip is made, or cannot be; or that has waited too long.
+
+    Args:
+        is_lasting: its URL names the same clip from now on.
+    """
     if (error := making.error) is not None:
         if not error.is_other:
             return Reply(Status.NOT_FOUND, Reason.NOT_FOUND, body=str(error).encode())
         reply = Reply(Status.UNSUPPORTED, Reason.BAD_REQUEST, body=str(error).encode())
         return delay(connection, request, route, ReplyKind.REFUSED, 0, answer_clip) or reply
-    if making.clip is None:
+    clip, channel = making.clip, making.channel
+    if clip is None:
         return _LATE
-    first = making.clip.pieces[0]
-    segment = _held(making.channel, first.seq)
+    kind, ending = (MP4, "mp4") if clip.container is Container.FMP4 else (MPEG_TS, "ts")
+    at = datetime.fromtimestamp(clip.opened_us / 1e6, UTC)
+    name = quote(f"{channel.name}-{at:%Y%m%dT%H%M%SZ}.{ending}", safe="")
+    tag, size = clip.tag if is_lasting else b"", clip.size
+    span = range_of(request, size, tag) if tag else None
+    lines = clip_lines(clip.pieces[0].seq, clip.gaps, name, tag, span, size)
+    if tag and has_it(request, tag):
+        return Reply(Status.NOT_MODIFIED, Reason.COMPLETE, content_type="", caching=_CACHING, lines=lines)
+    if span is not None and not span.end:
+        return unsatisfiable_reply(size, "clip")
+    status, part = (Status.OK, clip) if span is None else (Status.PARTIAL_CONTENT, clip.part(*span))
+    if not part.pieces:
+        return Reply(status, Reason.COMPLETE, (), part.init, kind, caching=_CACHING, lines=lines)
+    segment = _held(channel, part.pieces[0].seq)
     if segment is None:
         return Reply(Status.NOT_FOUND, Reason.NOT_FOUND, body=b"The first segment is gone: ask for a later one")
-    return ClipReader(connection, request, making.channel, segment, making.clip)
+    head = ResponseHead(status, lines, kind, part.size, _CACHING)
+    return ClipReader(connection, request, channel, segment, part, head)
 
 
 def _held(channel: Channel, seq: int) -> Segment | None:
@@ -135,21 +176,18 @@ def _held(channel: Channel, seq: int) -> Segment | None:
 
 
 class ClipReader(SpanReader):
-    """The exchange of a client that is sent a clip.
+    """The exchange of a client that is sent a clip, or a part of one.
 
     Args:
-        segment: of the first piece.
+        segment: of the first piece. head: of the response.
     """
 
     __slots__ = ("_before", "_clip", "_place")
 
-    def __init__(self, connection: Caller, request: Request, channel: Channel, segment: Segment, clip: Clip) -> None:
+    def __init__(
+        self, connection: Caller, request: Request, channel: Channel, segment: Segment, clip: Clip, head: ResponseHead
+    ) -> None:
         first = clip.pieces[0]
-        kind, ending = (MP4, "mp4") if clip.container is Container.FMP4 else (MPEG_TS, "ts")
-        at = datetime.fromtimestamp(to_us(segment.opened_at) / 1e6, UTC)
-        name = quote(f"{channel.name}-{at:%Y%m%dT%H%M%SZ}.{ending}", safe="")
-        caching = "private, no-store"
-        head = ResponseHead(Status.OK, clip_lines(first.seq, clip.gaps, name), kind, clip.size, caching)
         super().__init__(connection, request, channel, segment, first.begin, first.end, head)
         self._clip, self._place = clip, 0
         self._before = 0  # bytes of the init segment, and of the segments that it has left

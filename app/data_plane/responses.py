@@ -72,6 +72,7 @@ _TRUNCATED: Final = _line(wire.TRUNCATED, "%b")
 _ETAG: Final = _line(wire.ETAG, "%b")
 _ATTACHMENT: Final = _line("Content-Disposition", "attachment; filename*=UTF-8''%b")
 _RANGES: Final = _line(wire.ACCEPT_RANGES, "bytes")
+_NO_RANGES: Final = _line(wire.ACCEPT_RANGES, "none")
 _CLOSED: Final = _line(*_ENDED)
 _SEQ_SIZE: Final = _SEQ + _SIZE
 _SEQ_SIZE_EPOCH: Final = _SEQ + _SIZE + _EPOCH
@@ -214,14 +215,17 @@ def media_lines(tag: bytes, span: tuple[int, int] | None, size: int) -> bytes:
     return _ETAG % tag + _RANGES + place
 
 
-def clip_lines(seq: int, gaps: int, name: str) -> bytes:
+def clip_lines(seq: int, gaps: int, name: str, tag: bytes, span: tuple[int, int] | None, size: int) -> bytes:
     """The header fields of a clip.
 
     Args:
         seq: of its first segment. gaps: segments that are missing in it, or are cut short.
         name: of the file, percent-encoded (RFC 8187).
+        tag: empty if its URL names another clip a moment later. span: the range that is sent, as in ``media_lines``.
+        size: of all bytes.
     """
-    return _SEQ % seq + _GAPS % gaps + _ATTACHMENT % name.encode()
+    ranges = media_lines(tag, span, size) if tag else _NO_RANGES
+    return _SEQ % seq + _GAPS % gaps + _ATTACHMENT % name.encode() + ranges
 
 
 def segment_lines(channel: Channel, segment: Segment, head: int | None, tag: bytes) -> bytes:

@@ -20,6 +20,7 @@ from __future__ import annotations
 import logging
 from asyncio import Task, get_running_loop
 from collections.abc import Callable, Iterable, Iterator, Sequence
+from hashlib import blake2b
 from itertools import chain
 from typing import Final, NamedTuple, cast
 
@@ -43,6 +44,9 @@ MAX_CLIPS: Final = 16
 HEAD_BYTES: Final = 64 << 10
 """Bytes of each segment that are read: an init segment is shorter."""
 
+TAG_BYTES: Final = 12
+"""Bytes of a clip's tag."""
+
 BATCH: Final = 32
 """Segments that are looked at in one call of the thread, which other readers wait for."""
 
@@ -61,17 +65,31 @@ class Clip(NamedTuple):
     Attributes:
         container: of the media. init: the init segment, which comes first; nothing in MPEG-TS. pieces: what follows.
         gaps: segments in between that are missing, or are cut short.
+        opened_us: when the first one began, microseconds since 1970.
+        tag: the entity tag: the same for the same bytes, at every holder of the channel and after a restart.
     """
 
     container: Container
     init: bytes
     pieces: tuple[Piece, ...]
     gaps: int
+    opened_us: int
+    tag: bytes
 
     @property
     def size(self) -> int:
         """In bytes."""
         return len(self.init) + sum(one.end - one.begin for one in self.pieces)
+
+    def part(self, begin: int, end: int) -> Clip:
+        """The bytes from ``begin`` on and before ``end``, of the init segment and of the pieces."""
+        at, pieces = len(self.init), []
+        for one in self.pieces:
+            first, last = max(begin - at, 0), min(end - at, one.end - one.begin)
+            if first < last:
+                pieces.append(Piece(one.seq, one.begin + first, one.begin + last))
+            at += one.end - one.begin
+        return self._replace(init=self.init[begin:end], pieces=tuple(pieces))
 
 
 class CannotClip(Exception):
@@ -158,7 +176,9 @@ class Making:
         stored = cast("Stored | None", self.channel.retained)
         thread = None if stored is None else stored.thread
         pieces: list[Piece] = []
+        opened_us = 0
         whole, init = sum(one.state is EMPTY for one in self._summaries), b""
+        digest = blake2b(digest_size=TAG_BYTES)
         full = [one for one in self._summaries if one.size]
         for first in range(0, len(full), BATCH):
             batch = [
@@ -170,17 +190,20 @@ class Making:
                 whole += one.state is COMPLETE
                 if not pieces:
                     self._check(one, head)
-                    init = head.init
+                    init, opened_us = head.init, one.opened_us
+                    digest.update(init)
                 elif head.container is not self.wanted or (head.init and head.init != init):
                     at = date_of(one.opened_us)
                     why = f"The media change at segment {one.seq}: ask for one clip until {at}, and one since then"
                     raise CannotClip(why, is_other=True)
                 if head.end > (begin := len(head.init)):
                     pieces.append(Piece(one.seq, begin, head.end))
+                    digest.update(b"%d %d %d %d;" % (one.opened_us, one.seq, begin, head.end))
         if not pieces:
             raise CannotClip("The server no longer has media of that time: GET .../segments lists what it has")
         span = self._summaries[-1].seq - self._summaries[0].seq + 1
-        return Clip(self.wanted, init, tuple(pieces), span - whole)
+        tag = f'"{digest.hexdigest()}"'.encode()
+        return Clip(self.wanted, init, tuple(pieces), span - whole, opened_us, tag)
 
     def _check(self, one: SegmentSummary, head: _Head) -> None:
         """Whether a clip can begin with a segment."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from datetime import UTC, datetime
 from pathlib import Path
 from urllib.parse import quote
 
@@ -39,6 +40,11 @@ def joined(ending: str, segments: list[bytes]) -> bytes:
     return b"".join(segments) if ending == "ts" else init_segment() + b"".join(
         one.removeprefix(init_segment()) for one in segments
     )  # fmt: skip
+
+
+def named(moment_us: int) -> str:
+    """A moment in a query."""
+    return f"{datetime.fromtimestamp(moment_us / 1e6, UTC):%Y-%m-%dT%H:%M:%S.%fZ}"
 
 
 @pytest.fixture(params=TYPES)
@@ -79,16 +85,89 @@ def test_a_clip_lies_between_two_moments(channel: RemoteChannel, server: LocalSe
             assert upload.answer().status == 200
 
     def asked(since: int, until: int | None) -> list[int]:
-        now = server.plane.wall_us()
-        query = f"since={(now - since) / 1e6:.6f}"
-        if until is not None:
-            query += f"&until={(now - until) / 1e6:.6f}"
+        query = f"since={named(since)}" + ("" if until is None else f"&until={named(until)}")
         body = channel.get(f"clip.ts?{query}").expect(200).body
         return [seq for seq, one in enumerate(data) if one in body]
 
     assert asked(moments[1], moments[2]) == [1, 2]
     assert asked(moments[3], None) == [3]
     assert asked(moments[0], moments[4]) == [0, 1, 2, 3]
+
+
+def fixed(server: LocalServer, channel: RemoteChannel, ending: str) -> tuple[str, list[bytes]]:
+    """Publish four segments; a clip of the first three by its moments, and what is in it."""
+    begin = server.plane.wall_us()
+    data = [post(channel, ending, seq, segment(ending, seq)) for seq in range(2)]
+    until = server.plane.wall_us() + 1000
+    eventually(lambda: server.plane.wall_us() > until)
+    data += [post(channel, ending, seq, segment(ending, seq)) for seq in range(2, 4)]
+    return f"clip.{ending}?since={named(begin)}&until={named(until)}", data[:3]
+
+
+def test_ranges_of_a_clip(channel: RemoteChannel, server: LocalServer, ending: str) -> None:
+    """A clip between two moments that are over has a tag, and ranges over its init segment and its segments."""
+    path, data = fixed(server, channel, ending)
+    whole = joined(ending, data)
+    clip = channel.get(path).expect(200)
+    tag = clip.get("ETag") or ""
+    assert (clip.body, clip.get("Accept-Ranges")) == (whole, "bytes")
+    assert channel.get(path).get("ETag") == tag
+    third = len(whole) // 3
+    for asked, begin, end in (
+        ("0-9", 0, 10),
+        ("5-", 5, len(whole)),
+        ("-7", len(whole) - 7, len(whole)),
+        (f"{third - 10}-{2 * third + 10}", third - 10, 2 * third + 11),
+        (f"{len(init_segment()) - 3}-{len(init_segment()) + 3}", len(init_segment()) - 3, len(init_segment()) + 4),
+    ):
+        part = channel.get(path, {"Range": f"bytes={asked}", "If-Range": tag}).expect(206)
+        assert part.body == whole[begin:end]
+        assert part.get("Content-Range") == f"bytes {begin}-{end - 1}/{len(whole)}"
+        assert (part.get("Content-Length"), part.get("ETag")) == (str(end - begin), tag)
+    beyond = channel.get(path, {"Range": f"bytes={len(whole)}-"}).expect(416)
+    assert beyond.get("Content-Range") == f"bytes */{len(whole)}"
+    assert channel.get(path, {"Range": "bytes=1-2", "If-Range": '"other"'}).expect(200).body == whole
+    assert channel.get(path, {"If-None-Match": tag}).expect(304).body == b""
+    head = channel.target.ask("HEAD", channel.at(path), {"Range": "bytes=1-2"}).expect(200)
+    assert (head.get("Content-Length"), head.get("ETag")) == (str(len(whole)), tag)
+    eventually(lambda: server.plane.clips == 0)
+
+
+def test_a_clip_that_moves_has_no_ranges(channel: RemoteChannel, server: LocalServer) -> None:
+    """The same URL would have other bytes a moment later; when the channel is over, it has not."""
+    path, _ = fixed(server, channel, "ts")
+    since = path.partition("&")[0]
+    for moving in (
+        "clip.ts?since=1h",
+        f"{path.partition('?')[0]}?since=1h&until=0.001s",
+        since,
+        f"{since}&until=2999-01-01",
+    ):
+        clip = channel.get(moving, {"Range": "bytes=1-2", "If-None-Match": "*"}).expect(200)
+        assert (clip.get("ETag"), clip.get("Accept-Ranges")) == (None, "none")
+    channel.end()
+    assert channel.get(f"{since}&until=2999-01-01", {"Range": "bytes=1-2"}).expect(206).body == segment("ts", 0)[1:3]
+
+
+def test_a_clip_has_one_tag_wherever_its_segments_are(tmp_path: Path, ending: str) -> None:
+    """In the window, in the data directory when the channel has ended and drained, and after a restart."""
+    with local_server(data_dir=tmp_path) as server, server.client() as target:
+        channel = target.channel("film")
+        path, data = fixed(server, channel, ending)
+        clip = channel.get(path).expect(200)
+        archive = server.archive
+        assert archive is not None
+        eventually(lambda: len(archive.latest["film"].seqs) == 4)
+        channel.end()
+        later(server, DRAINED_S)
+        channel.get(0).expect(404)
+        channel.get(path, {"If-None-Match": clip.get("ETag") or ""}).expect(304)
+    with local_server(data_dir=tmp_path) as server, server.client() as target:
+        channel = target.channel("film")
+        part = channel.get(path, {"Range": f"bytes={len(data[0]) + 1}-", "If-Range": clip.get("ETag") or ""}).expect(
+            206
+        )
+        assert part.body == clip.body[len(data[0]) + 1 :]
 
 
 def test_a_clip_of_what_storage_has(tmp_path: Path, ending: str) -> None:
