@@ -37,6 +37,7 @@ from tricklecast.app.clock import to_time
 from tricklecast.app.cluster.feeds import Feeds
 from tricklecast.app.cluster.forward import MOVED, WAKE_BATCH
 from tricklecast.app.cluster.peers import ChannelPlace, NodePlace, Peers
+from tricklecast.app.cluster.recorded import OF_RECORDINGS, Recorded
 from tricklecast.app.core.facts import ChannelEnded, EndReason, Fact
 from tricklecast.app.core.rules import OwnedChannel
 from tricklecast.app.core.state import Channel
@@ -74,8 +75,12 @@ CLAIM_S: Final = 3.0
 ASK_S: Final = 1.0
 """A request waits so long to hear from NATS whether there is a channel of which this node has not heard."""
 
+FIND_S: Final = 3.0
+"""A request waits so long to hear whether another node has the recording of its channel; they are given 2 s."""
+
 MAX_ASKED: Final = 100
-"""Channels about which NATS is asked at a time. Requests for further ones that nobody has heard of are not found."""
+"""Channels about which NATS is asked at a time, and other nodes. Requests for further ones that nobody has heard of are
+not found."""
 
 CLAIMS: Final = 2
 """Decisions for which one request waits: the first may be overtaken by another node that goes away at once."""
@@ -320,6 +325,7 @@ class Cluster:
 
     Attributes:
         elsewhere: where a new channel is to begin; ``None``: here.
+        recorded: which other nodes have recordings.
     """
 
     def __init__(
@@ -336,6 +342,7 @@ class Cluster:
         self._recover = recover
         self.feeds, self.replicas = feeds, replicas
         self.elsewhere: Callable[[], NodePlace | None] = _nowhere
+        self.recorded = Recorded(plane.clock)
         # Channels of this node that are being moved: requests that wait for the end of that.
         self._parting: dict[str, dict[Parked, None]] = {}
         # By name: requests that wait for the decision about a channel.
@@ -344,6 +351,8 @@ class Cluster:
         self._unused: dict[str, tuple[int, float]] = {}
         # By name: requests that wait to hear whether there is a channel of which this node has not heard.
         self._asking: dict[str, dict[Parked, None]] = {}
+        # By name: requests that wait to hear whether another node has the recording of a channel.
+        self._finding: dict[str, dict[Parked, None]] = {}
         self._tasks: set[asyncio.Task[None]] = set()
         plane.registry.journal.subscribe(self._channel_ended, ChannelEnded)
 
@@ -371,6 +380,9 @@ class Cluster:
             former = self._directory.former(name)
             if former is not None and former.node != self._peers.me and former.reachable and op is not Op.FEED:
                 return self._forward(connection, request, route, former)
+        is_past = place is None and op in OF_RECORDINGS and name not in self._plane.registry.channels
+        if is_past and request.via is None and (there := self.recorded.place(name)) is not None:
+            return self._forward(connection, request, route, there)
         if name in self._deciding and self._recover is not None:
             return self._claim(connection, request, route)  # it may be half read
         if place is None or place.node == self._peers.me:
@@ -380,6 +392,8 @@ class Cluster:
                 return self._claim(connection, request, route)
             if self._may_be_new(request, name, place):
                 return self._ask(connection, request, route) if self._directory.informed else UNDECIDED
+            if is_past and request.via is None and self._may_be_recorded(name):
+                return self._join(connection, request, route, self._finding, self._find, FIND_S)
             return None
         if not place.reachable and request.looks < CLAIMS and self._may_claim(op):
             return self._claim(connection, request, route)
@@ -595,6 +609,20 @@ class Cluster:
             self._plane.fault("while a channel was looked up", error)
         finally:
             _wake(self._asking.pop(name))
+
+    def _may_be_recorded(self, name: str) -> bool:
+        """Whether the other nodes are to be asked for the recording of a channel."""
+        if self.recorded.knows(name) or self._plane.registry.shutting_down:
+            return False
+        return name in self._finding or len(self._finding) < MAX_ASKED
+
+    async def _find(self, name: str) -> None:
+        try:
+            await self.recorded.ask(name)
+        except Exception as error:
+            self._plane.fault("while a recording was looked for", error)
+        finally:
+            _wake(self._finding.pop(name))
 
     def _join(
         self,

@@ -29,6 +29,7 @@ from starlette.responses import Response
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from tricklecast.app.changes import Changes
+from tricklecast.app.clock import to_us
 from tricklecast.app.cluster.asking import ANSWER_S, SOON_S, Asker, NoAnswer
 from tricklecast.app.cluster.peers import ChannelPlace, NodePlace, Peers
 from tricklecast.app.cluster.questions import NodeQuestions
@@ -67,6 +68,9 @@ from tricklecast.trickle.records import AccessRecord, Reason
 
 CHANGE_S: Final = 45.0
 """The same for a move or a drain: both wait for replicas, and for the ends of segments."""
+
+RECORDING_S: Final = 2.0
+"""A node that has not said by then whether it has a recording has none."""
 
 LEFT: Final = "left"
 """The state of a node that was stopped in order: nobody asks it."""
@@ -168,7 +172,9 @@ class Face:
         self._for_nodes = self._application()
         facts = answer_facts(changes)
         self.changes = ClusterChanges(peers.me, self.questions, self.others, facts)
-        self.questions.start({**overview_answers(own), "facts": facts, "create": self._create, "api": self._answer})
+        cluster.recorded.find = self._find_recording
+        answers = {"facts": facts, "create": self._create, "api": self._answer, "recording": self._recording}
+        self.questions.start({**overview_answers(own), **answers})
 
     # Where things are.
 
@@ -207,6 +213,31 @@ class Face:
             self.questions.ask_each(there, question, within_s, **about),
         )
         return {peer.node: answer for peer, answer in zip(gone + there, found[0] + found[1], strict=True)}
+
+    # Recordings.
+
+    async def _find_recording(self, channel: str) -> NodePlace | None:
+        """The other node that has the newest recording of a channel; ``None``: there is none, or it is here.
+
+        A channel that has moved left what it had before at each node: the one with most segments counts.
+        """
+        answers = await self.ask_others("recording", RECORDING_S, channel=channel)
+        found = {node: orjson.loads(answer) for node, answer in answers.items() if isinstance(answer, bytes)}
+        newest = max(found, key=lambda node: found[node], default=None)
+        if newest is None or found[newest] <= self._recorded(channel):
+            return None
+        return self.others().get(newest)
+
+    async def _recording(self, asker: Asker, channel: str) -> None:
+        await asker.send(encode(self._recorded(channel)))
+
+    def _recorded(self, channel: str) -> list[int]:
+        """When the channel began whose recording is here, microseconds since 1970, and how many segments it has."""
+        recordings = self._plane.recordings
+        past = None if recordings is None else recordings.channel_of(channel)
+        if past is None:
+            return [0, 0]
+        return [to_us(past.created_at), sum(1 for _ in past.listed(0, 0, to_us))]
 
     def _listed(self) -> NodesModel:
         directory = self._directory

@@ -10,6 +10,7 @@ from fastapi import FastAPI
 
 from tests.app.cluster.test_nodes_on_nats import NatsNode, film, node
 from tests.app.nodes.asking import ask, join_deaf
+from tests.support.media import ts_pictures
 from tests.support.nats import NatsServer
 from tests.support.waiting import eventually
 from tricklecast.app.nodes.routes import NodesModel, nodes_router
@@ -173,3 +174,39 @@ def test_the_first_node_authorizes_wherever_control_planes_listen(nats: NatsServ
         assert a.server.plane.registry.live("film") is None
         ask_as_node = {"Connection": "upgrade", "Upgrade": "trickle-feed", "Trickle-Cluster": "e30.00"}
         assert a.target.ask("GET", f"{a.target.base}/_cluster/ask/channels?%7B%7D", ask_as_node).status == 403
+
+
+def test_any_node_has_the_recording_of_a_channel_that_is_over(nats: NatsServer, tmp_path: Path) -> None:
+    """Its playlists, its files and clips, though its node was restarted and nobody knows any more that it was there."""
+    settings = {"data_dir": tmp_path, "ack": "journal", "channel_drain_s": 0}
+    pictures = b"".join(ts_pictures(0.0, 5))
+    paths = ("index.m3u8", "media.m3u8", "clip.ts?since=1h")
+
+    def answers(one: NatsNode) -> list[bytes]:
+        return [film(one).get(path).expect(200).body for path in paths]
+
+    with node("b", nats) as b:
+        with node("a", nats, **settings) as a:
+            film(a).post(0, pictures, {"Content-Type": "video/mp2t"}).expect(200)
+            film(a).end()
+            eventually(lambda: film(a).get("media.m3u8").status == 200, what="the recording is there")
+            eventually(lambda: b.directory.former("film"))
+            here = answers(a)
+            assert answers(b) == here
+            assert (here[2], b"#EXT-X-ENDLIST" in here[1]) == (pictures, True)
+        with node("a", nats, **settings) as a:
+            eventually(lambda: film(b).get("media.m3u8").status == 200, what="b has asked anew")
+            assert answers(b) == answers(a) == here
+            name = next(line for line in here[1].decode().splitlines() if line.startswith("hls/"))
+            part = film(b).get(name, {"Range": "bytes=188-375"}).expect(206)
+            assert part.body == pictures[188:376]
+            assert film(b).get(0).status == film(a).get(0).status == 404
+
+            # What is not there is soon known, and asked for anew later. Nobody sees another node's fault.
+            other = b.target.channel("other")
+            assert [other.get("media.m3u8").status for _ in range(2)] == [404, 404]
+            assert b.server.plane.faults == a.server.plane.faults == 0
+            b.server.inside(lambda: setattr(b.member.cluster.recorded, "find", None))
+            assert b.target.channel("third").get("media.m3u8").status == 404
+            assert b.server.plane.faults == 1
+            b.server.plane.faults = 0
