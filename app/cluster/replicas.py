@@ -411,6 +411,17 @@ class Cluster:
                 return parked
         return self._forward(connection, request, route, place)
 
+    def is_followed(self, channel: Channel) -> bool:
+        """Whether another node has readers of a channel, or had some a moment ago: it holds a replica as long."""
+        return any(one is channel for one in self.feeds.sending.tasks.values())
+
+    def may_begin(self, name: str) -> bool:
+        """Whether a channel is here, or may begin here. Its owner is gone when its lease is over: who publishes claims
+        the channel.
+        """
+        place = self._directory.place(name)
+        return place is None or place.node == self._peers.me or not place.reachable
+
     # Asked by the registry.
 
     def owns(self, name: str) -> bool:

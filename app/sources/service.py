@@ -6,7 +6,7 @@ clients need a token, each process has one of its own, which is good for its cha
 source (:attr:`~app.access.authorizer.RequestAuthorizer.own`).
 
 **One process runs a source**: that in which its channel may begin. With several workers that is the worker that owns
-the channel. In a cluster a node leaves a source alone while another node has its channel.
+the channel. In a cluster a node leaves a source alone while another node has its channel, and is alive.
 
 **A ladder** has a channel for each size. That of the highest one has the source's name and decides where the source
 runs; one worker owns all of them (:func:`~app.workers.placement.owner_of`). A reader of any of them counts.
@@ -233,7 +233,9 @@ class Sources:
 
     def _may_run(self, name: str) -> bool:
         """Whether the channel of a source may begin in this process, or is here."""
-        owns = self._plane.registry.owns
+        owns, cluster = self._plane.registry.owns, self._plane.cluster
+        if cluster is not None:
+            return cluster.may_begin(name)
         return owns is None or owns(name)
 
     def _is_wanted(self, source: Source, now: float) -> bool:
@@ -245,8 +247,10 @@ class Sources:
         return now - self._asked_at.get(source.name, now - stop_after_s) < stop_after_s
 
     def _has_readers(self, name: str) -> bool:
-        channel = self._plane.registry.live(name)
-        return channel is not None and bool(channel.readers)
+        channel, cluster = self._plane.registry.live(name), self._plane.cluster
+        if channel is None:
+            return False
+        return bool(channel.readers) or (cluster is not None and cluster.is_followed(channel))
 
     def _is_published(self, name: str, since: float) -> bool:
         channel = self._plane.registry.channels.get(name)

@@ -59,4 +59,24 @@ def test_on_demand_the_node_of_the_first_reader_runs_it(nats: NatsServer) -> Non
             with httpx.stream("GET", f"{url(a)}/trickle/cam/stream", timeout=WITHIN_S) as second:
                 assert next(second.iter_bytes())[:1] == b"G"
                 assert states(a, b) == ["elsewhere", "running"]
+                first.close()
+                channel = b.server.plane.registry.channels["cam"]
+                eventually(lambda: not channel.readers, what="the first reader has left")
+                left_at, asked_at = b.server.plane.clock(), b.server.node.sources._asked_at
+                eventually(lambda: asked_at["cam"] > left_at, what="the second one counts")
+                assert states(a, b) == ["elsewhere", "running"]
         eventually(lambda: states(a, b) == ["waiting", "waiting"])
+
+
+def test_when_its_node_dies_another_one_runs_it(nats: NatsServer, monkeypatch: pytest.MonkeyPatch) -> None:
+    """After the lease of that node: nobody has to ask for the channel."""
+    monkeypatch.setattr(service, "LOOK_S", 0.05)
+    settings: dict[str, Any] = {"cluster_name": "died", "source": {"cam": TEST}}
+    with node("a", nats, **settings) as a:
+        eventually(lambda: states(a) == ["running"])
+        with node("b", nats, **settings) as b:
+            eventually(lambda: states(a, b) == ["running", "elsewhere"])
+            a.run(a.die())
+            eventually(lambda: states(b) == ["running"], what="b runs it")
+            assert b.directory.owns("cam")
+            assert b.server.plane.faults == 0
