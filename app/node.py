@@ -275,7 +275,8 @@ class Node:
             # The directory may tell of it in the middle of a change of the core.
             self.member.directory.view.watchers.append(lambda kind, name: loop.call_soon(announce, kind, [name]))
         authorizer = self.access.authorizer
-        self.sources = Sources(self.plane, None if authorizer is None else authorizer.own, settings.source)
+        nodes = None if self.member is None else self.member.cluster
+        self.sources = Sources(self.plane, None if authorizer is None else authorizer.own, settings.source, nodes)
         # It has the settings that are in force.
         self.reload = Reload(settings, self.access, self.plane, reread, self.sources.use)
         uses = partial(limits_in_use, self.plane, self.log, self.bus)

@@ -212,12 +212,6 @@ class Elsewhere(Protocol):
             :class:`~app.data_plane.exchange.Exchange`, that of a request which is forwarded or waits.
         """
 
-    def is_followed(self, channel: Channel) -> bool:
-        """Whether another node has readers of a channel of this one."""
-
-    def may_begin(self, name: str) -> bool:
-        """Whether a channel is here, or may begin here: no other node has it, or that node is gone."""
-
 
 class Demand(Protocol):
     """The inputs that the server publishes itself, as a request sees them: one may begin with its first reader."""

@@ -33,6 +33,7 @@ from urllib.parse import quote
 
 from tricklecast.app.core.facts import ChannelCreated, EndReason, Fact
 from tricklecast.app.core.rules import OwnedChannel
+from tricklecast.app.core.state import Channel
 from tricklecast.app.data_plane.context import DataPlane, ParkedFor
 from tricklecast.app.data_plane.exchange import Caller, Parked
 from tricklecast.app.data_plane.handler import resolve
@@ -63,6 +64,16 @@ _WAITS: Final = frozenset({Op.READ, Op.STREAM, Op.PLAYLIST, Op.HLS, Op.FEED})
 """Requests that start a source. Publishers ask for the head, too, and the process of a source is one."""
 
 
+class Nodes(Protocol):
+    """The other nodes of a cluster, as sources see them (:class:`app.cluster.replicas.Cluster`)."""
+
+    def is_followed(self, channel: Channel) -> bool:
+        """Whether another node has readers of a channel of this one."""
+
+    def may_begin(self, name: str) -> bool:
+        """Whether a channel is here, or may begin here: no other node has it, or that node is gone."""
+
+
 class Closable(Protocol):
     def close(self) -> object: ...
 
@@ -77,13 +88,17 @@ class Sources:
     Args:
         plane: of this process.
         permit: gets the channels of each token of a process, by the token; ``None``: clients need no token.
-        settings: the sources at the start.
+        settings: the sources at the start. nodes: of the cluster; ``None``: this server is alone.
     """
 
     def __init__(
-        self, plane: DataPlane, permit: dict[bytes, tuple[str, ...]] | None, settings: Mapping[str, SourceSettings]
+        self,
+        plane: DataPlane,
+        permit: dict[bytes, tuple[str, ...]] | None,
+        settings: Mapping[str, SourceSettings],
+        nodes: Nodes | None = None,
     ) -> None:
-        self._plane, self._permit = plane, permit
+        self._plane, self._permit, self._nodes = plane, permit, nodes
         self._settings = dict(settings)
         self._sources: dict[str, Source] = {}
         self._by_channel: dict[str, Source] = {}
@@ -233,9 +248,9 @@ class Sources:
 
     def _may_run(self, name: str) -> bool:
         """Whether the channel of a source may begin in this process, or is here."""
-        owns, cluster = self._plane.registry.owns, self._plane.cluster
-        if cluster is not None:
-            return cluster.may_begin(name)
+        owns = self._plane.registry.owns
+        if self._nodes is not None:
+            return self._nodes.may_begin(name)
         return owns is None or owns(name)
 
     def _is_wanted(self, source: Source, now: float) -> bool:
@@ -247,10 +262,10 @@ class Sources:
         return now - self._asked_at.get(source.name, now - stop_after_s) < stop_after_s
 
     def _has_readers(self, name: str) -> bool:
-        channel, cluster = self._plane.registry.live(name), self._plane.cluster
+        channel = self._plane.registry.live(name)
         if channel is None:
             return False
-        return bool(channel.readers) or (cluster is not None and cluster.is_followed(channel))
+        return bool(channel.readers) or (self._nodes is not None and self._nodes.is_followed(channel))
 
     def _is_published(self, name: str, since: float) -> bool:
         channel = self._plane.registry.channels.get(name)
