@@ -25,7 +25,8 @@ The rules (draft-pantos-hls-rfc8216bis, sections 4.4 and 6.2):
   higher; where it becomes nothing (it is empty, and no time is missing), one lower. A later hole makes up for that with
   more or fewer gaps.
 - *Parts.* A part ends where the first unit begins with which it would be longer than the part target. Only the last
-  part of a media segment may be short.
+  part of a media segment may be short. A picture that lasts longer than the target is a part as long as the target, and
+  the rest of its time counts for the parts behind it: players go from part to part, so none may be left out.
 - *Long segments.* A segment that is longer than the target becomes several media segments. Each ends before a key
   picture if the next key picture would come too late, or else before the unit that is too much. A single unit that is
   longer than the target raises the target, to :data:`~tricklecast.app.hls.units.MAX_FRAGMENT_S` at most: nobody can cut
@@ -87,7 +88,7 @@ CLOCK_SHARE: Final = 0.1
 the time at which that one ended."""
 
 TOLERANCE_S: Final = 1e-3
-"""If a part is longer than the part target by more than this, its media segment is named without parts."""
+"""A part may be longer than the part target by this."""
 
 MAX_EARLY_UNITS: Final = 50_000
 """Units that are kept until the live edge is reached and the rule is made. If there are more, it is made of these."""
@@ -200,6 +201,7 @@ class Part(NamedTuple):
         independent: decoding can begin here.
         is_last: a media segment ends here, and the next one of the same segment begins. The part is empty if the cutter
             learns this only after it has made the part before.
+        left_s: of a last part: seconds of its media segment that are in none of the parts.
     """
 
     at: int
@@ -207,6 +209,7 @@ class Part(NamedTuple):
     duration: float
     independent: bool
     is_last: bool = False
+    left_s: float = 0.0
 
 
 class MediaSegment:
@@ -238,7 +241,8 @@ class Cutter:
     """Joins the units of one segment of the channel to parts, and ends media segments.
 
     It decides about a unit by that unit and those before it. So it makes the same parts of a segment that it reads as
-    the bytes arrive, and of one that it reads at once.
+    the bytes arrive, and of one that it reads at once. The time of a unit that is longer than the part target goes on
+    in the parts behind it. What is left of it at the end of the segment is in no part.
 
     Args:
         part_s: the part target; infinite if there are no parts: then each part is a media segment.
@@ -246,7 +250,7 @@ class Cutter:
     """
 
     def __init__(self, part_s: float, limit_s: float) -> None:
-        self._part_s = part_s + 1e-6
+        self._target_s, self._part_s = part_s, part_s + 1e-6
         self._limit_s = limit_s + 1e-6
         self._at: int | None = None  # where the next part begins
         self._next = self._begin = 0  # the unit that is looked at next, and the first one of the next part
@@ -278,7 +282,7 @@ class Cutter:
             if self._passed and is_over:
                 yield self._part(units, unit.at, is_last=True)
                 self._passed = 0.0
-            elif self._length and self._length + length > self._part_s:
+            elif self._begin < self._next and self._length + length > self._part_s:
                 yield self._part(units, unit.at)
             self._next += 1
             self._length += length
@@ -291,8 +295,10 @@ class Cutter:
 
     def _part(self, units: list[Unit], end: int, *, is_last: bool = False) -> Part:
         assert self._at is not None, "something was cut"
-        part = Part(self._at, end, self._length, units[self._begin].is_key, is_last)
-        self._at, self._begin, self._length = end, self._next, 0.0
+        duration = self._length if self._length <= self._target_s + TOLERANCE_S else self._target_s
+        left_s = self._length - duration
+        part = Part(self._at, end, duration, units[self._begin].is_key, is_last, left_s if is_last else 0.0)
+        self._at, self._begin, self._length = end, self._next, 0.0 if is_last else left_s
         return part
 
 
@@ -493,9 +499,9 @@ class Timeline:
         self._cutter = self._cutter or _cutter(self.rule)
         for part in self._cutter.cut(scan, size):
             one = self.segments[-1]
-            self._open_s += part.duration
+            self._open_s += part.duration + part.left_s
             if self.part_s and part.end > part.at:
-                self._is_partless |= not self._is_fit(part) or len(one.parts) == MAX_PARTS
+                self._is_partless |= len(one.parts) == MAX_PARTS
                 if not self._is_partless:
                     one.parts.append(part)
             if part.is_last:
@@ -552,7 +558,7 @@ class Timeline:
 
     def _close(self, scan: Scanner, size: int, *, complete: bool) -> None:
         lengths = lengths_of(scan)
-        self._is_partless |= scan.still_s != 0
+        self._is_partless |= scan.still_s < 0
         self._expected = scan.units[-1].time + lengths[-1]
         self._breaks = not complete
         self._end(self.segments[-1], sum(lengths) - self._passed_s, size)
@@ -570,13 +576,10 @@ class Timeline:
         if len(self._early) >= MAX_LISTED or self._early_units >= MAX_EARLY_UNITS:
             self.settle()
 
-    def _is_fit(self, part: Part) -> bool:
-        return part.duration <= self.part_s + TOLERANCE_S
-
     def _end(self, one: MediaSegment, duration: float, end: int) -> None:
         """A media segment has ended."""
         one.duration, one.end = duration, end
-        if self._is_partless:  # its parts are too many or too long
+        if self._is_partless:  # its parts are too many, or longer together than it is
             one.parts, self._is_partless = [], False
         self._passed_s += duration
         self._open_s = 0.0

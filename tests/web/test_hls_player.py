@@ -217,6 +217,23 @@ def test_hls_js_plays_mp3_in_mpeg_ts(server: RunningServer, player: Page, tmp_pa
     player.evaluate("hls.destroy()")
 
 
+def test_hls_js_plays_on_over_pictures_that_are_longer_than_a_part(
+    server: RunningServer, player: Page, tmp_path: Path
+) -> None:
+    """With B-pictures; it left the rest of such a segment out, since the server named no more parts of it."""
+    clip = tmp_path / "varying.mp4"
+    frozen = "select='not(between(t,7.2,7.8)+between(t,9.1,10.2)+between(t,11.3,11.8))'"
+    picture = ("-f", "lavfi", "-i", "testsrc=size=320x180:rate=25:duration=20", "-vf", frozen, "-fps_mode", "vfr")
+    codecs = ("-c:v", "libx264", "-preset", "ultrafast", "-pix_fmt", "yuv420p", "-bf", "3", "-g", "50")
+    subprocess.run(["ffmpeg", "-v", "error", *picture, *codecs, str(clip)], check=True, timeout=60)
+    with published(f"{server.base}/varying", "mpegts", str(clip)):
+        player.evaluate("url => hls.loadSource(url)", f"{server.base}/varying/index.m3u8")
+        wait_for(player, "video.currentTime > 13")
+        assert player.evaluate("video.buffered.length") == 1
+    assert player.evaluate("fatal") == []
+    player.evaluate("hls.destroy()")
+
+
 @pytest.mark.long
 def test_hls_js_shows_the_picture_where_the_browser_has_no_ac_3(
     server: RunningServer, player: Page, tmp_path: Path

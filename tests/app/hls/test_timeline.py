@@ -12,7 +12,17 @@ from hypothesis import strategies as st
 
 from tests.support.media import fragment, init_segment, mp4_pictures, ts_pictures
 from tricklecast.app.hls import timeline as module
-from tricklecast.app.hls.timeline import MAX_GAPS, MAX_LISTED, ROUNDING_S, Cutter, MediaSegment, Part, Rule, Timeline
+from tricklecast.app.hls.timeline import (
+    MAX_GAPS,
+    MAX_LISTED,
+    ROUNDING_S,
+    Cutter,
+    MediaSegment,
+    Part,
+    Rule,
+    Timeline,
+    lengths_of,
+)
 from tricklecast.app.hls.units import Mp4Scanner, TsScanner
 from tricklecast.trickle.media.containers import Container
 
@@ -160,6 +170,41 @@ def test_the_last_part_has_the_sound_behind_the_last_picture() -> None:
         *(part.at for part in parts[1:]),
         len(data),
     ]
+
+
+@pytest.mark.parametrize(("long_s", "left"), [(0.44, [0.4] * 3), (1.0, [0.4] * 4 + [0.16])])
+def test_a_picture_that_is_longer_than_the_part_target_is_a_part(long_s: float, left: list[float]) -> None:
+    """Of no more than that: none is left out, whose media a player would lack, and together they are the segment."""
+    before = ts_pictures(0.0, 11)
+    after = ts_pictures(0.36 + long_s, 20, first=1)
+    scan, cutter = TsScanner(), Cutter(0.4, 4.49)
+    data = b"".join([*before, *after])
+    scan.feed(data)
+    parts = list(cutter.cut(scan, scan.finish(len(data))))
+    assert [part.end for part in parts] == [*(part.at for part in parts[1:]), len(data)]
+    assert [part.duration for part in parts] == pytest.approx([0.4, *left], abs=0.001)
+    assert sum(part.duration for part in parts) == pytest.approx(sum(lengths_of(scan)), abs=0.001)
+
+
+def test_a_long_picture_at_the_end_leaves_time_that_is_in_no_part() -> None:
+    """The media segment has it, also where a longer segment is cut."""
+    channel = Channel()
+    channel.send(Sent(25))
+    scan, timeline = TsScanner(), channel.timeline
+    timeline.settle()
+    pieces = [*ts_pictures(1.0, 26), *ts_pictures(3.0, 50, first=1), *ts_pictures(6.0, 2, first=1)]
+    data = b"".join(pieces)
+    scan.feed(data)
+    timeline.begin(1, scan, Container.MPEGTS, "", 0)
+    timeline.cut(scan, None)
+    size = scan.finish(len(data))
+    timeline.cut(scan, size)
+    timeline.close(scan, size, complete=True)
+    ended = [one for one in timeline.segments if one.seq == 1]
+    assert sum(one.duration or 0.0 for one in ended) == pytest.approx(sum(lengths_of(scan)))
+    assert all(one.parts and one.parts[-1].end == one.end for one in ended)
+    assert all(sum(part.duration for part in one.parts) <= (one.duration or 0.0) + 1e-6 for one in ended)
+    assert all(part.duration <= 0.401 for one in ended for part in one.parts)
 
 
 def test_gaps_make_up_for_segments_without_time() -> None:
