@@ -116,7 +116,8 @@ def _playlist(connection: Caller, request: Request, route: Route) -> Reply | Exc
         found.served(msn, part)
     target_s, private = found.timeline.target_s, plane.authorizer is not None
     caching = playlist_caching(target_s, blocking=msn is not None, private=private)
-    text = multivariant(found, asked.ladder) if is_whole else playlist(found, asked.track)
+    from_past = asked.start is not None
+    text = multivariant(found, asked.ladder, together=from_past) if is_whole else playlist(found, asked.track)
     first = _first_seq(plane, found.channel, asked.start) if is_whole and asked.start is not None else None
     reply = _playlist_reply(request, text, _query(asked, first), caching)
     # A player asks for the playlists of one state one after the other.

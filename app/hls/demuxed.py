@@ -1,10 +1,11 @@
-"""One track of fragmented MP4: its init segment and its media, cut out of those of all tracks.
+"""One track of a channel: its media, cut out of those of all tracks, and of MP4 its init segment.
 
-**The problem.** Players of HLS take one track of sound in MP4. A channel with three languages has to be offered as one
-rendition of pictures and three of sound, and its segments hold all four.
+**The problem.** Players of HLS take one track of sound in MP4, and play the first one of MPEG-TS. A channel with three
+languages has to be offered as one rendition of pictures and three of sound, and its segments hold all four.
 
-**The idea.** Each rendition is made of the same bytes when somebody asks for it: the fragments stay, with the one track
-and its samples alone. What comes out follows from the bytes that go in, so a name means the same bytes at every server
+**The idea.** Each rendition is made of the same bytes when somebody asks for it. Of MP4 the fragments stay, with the
+one track and its samples alone. Of MPEG-TS the track's packets stay as they are, behind tables that name this track
+alone. What comes out follows from the bytes that go in, so a name means the same bytes at every server
 (docs/adr/0029). It is work for each request, as long as nobody keeps it, and only such channels need it.
 
 Fragments cannot be moved if they name places of a file, or of another track's samples, instead of their own
@@ -13,11 +14,26 @@ Fragments cannot be moved if they name places of a file, or of another track's s
 
 from __future__ import annotations
 
+import struct
 from collections.abc import Iterator
-from itertools import islice
+from itertools import count, islice
 from typing import Final, NamedTuple
 
-from tricklecast.trickle.media.containers import MAX_CHILDREN, Box, box, boxes, find_box, number
+from tricklecast.trickle.media.containers import (
+    MAX_CHILDREN,
+    PACKET_BYTES,
+    PAT_PID,
+    SYNC,
+    Box,
+    ProgramTables,
+    TsPacket,
+    box,
+    boxes,
+    crc32,
+    find_box,
+    number,
+    ts_packets,
+)
 
 MAX_RUNS: Final = 256
 """Runs of samples of a track in a fragment that are read."""
@@ -31,6 +47,18 @@ _SIZES: Final = 0x000200
 _DEFAULT_SIZE: Final = 0x000010
 _LEFT_OUT: Final = frozenset({b"sidx", b"saio", b"saiz"})
 """Boxes that name places of bytes, or sizes of other tracks' samples."""
+
+
+OPENING_BYTES: Final = 64 << 10
+"""The tables of a segment of MPEG-TS are looked for in this many bytes at its beginning."""
+
+MAX_TOLD: Final = 128
+"""Bytes of descriptors of a track. A table with more would need several packets, and leaves them out."""
+
+_PCR_BYTES: Final = 6
+
+
+# MP4.
 
 
 class _Run(NamedTuple):
@@ -187,3 +215,58 @@ def _moved(run: _Run, place: int) -> bytes:
     flags = number(run.content, 1, 3) | _DATA_OFFSET
     rest = run.content[8 if run.place is None else 12 :]
     return box(b"trun", run.content[:1] + flags.to_bytes(3) + run.content[4:8] + place.to_bytes(4) + rest)
+
+
+# MPEG-TS (sections of ISO/IEC 13818-1).
+
+
+def track_packets(opening: bytes, data: bytes, track: int) -> bytes | None:
+    """The packets of one track among those of all, behind tables of its own; ``None`` if no table names it.
+
+    Packets keep their counters. Tables say that theirs jump (2.4.3.5), since nobody counts them over several files.
+    The clock of a program (PCR) is in the packets of one stream, mostly the pictures. Before a packet of another track
+    the newest clock that has passed is sent, without the media.
+
+    Args:
+        opening: the beginning of the segment. data: the bytes that are wanted of it. track: the PID.
+    """
+    tables = ProgramTables()
+    for packet in ts_packets(opening):
+        tables.feed(packet)
+        if tables.program_of(track) is not None:
+            break
+    program = tables.program_of(track)
+    if program is None:
+        return None
+    table, clock = program
+    if data[::PACKET_BYTES] != bytes([SYNC]) * -(-len(data) // PACKET_BYTES) or len(data) % PACKET_BYTES:
+        data = b"".join(packet.data for packet in ts_packets(data))
+    made = [_table(PAT_PID, 0, struct.pack(">HH", 1, 0xE000 | table))]
+    told = tables.descriptors[track]
+    told = told if len(told) <= MAX_TOLD else b""
+    stream = struct.pack(">BHH", tables.streams[track], 0xE000 | track, 0xF000 | len(told)) + told
+    made.append(_table(table, 2, struct.pack(">HH", 0xE000 | clock, 0xF000) + stream))
+    due = b""
+    for at, high, low in zip(count(0, PACKET_BYTES), data[1::PACKET_BYTES], data[2::PACKET_BYTES], strict=False):
+        pid = (high & 0x1F) << 8 | low
+        if pid == track:
+            made += (due, data[at : at + PACKET_BYTES])
+            due = b""
+        elif pid == clock and data[at + 3] & 0x20:
+            packet = TsPacket(data[at : at + PACKET_BYTES])
+            due = _clock(packet) if packet.has_clock else due
+    return b"".join(made)
+
+
+def _table(pid: int, kind: int, body: bytes) -> bytes:
+    """A table of one section in one packet (2.4.4): of program 1, or of the one transport stream."""
+    body = struct.pack(">BHHBBB", kind, 0xB000 | len(body) + 9, 1, 0xC1, 0, 0) + body
+    data = b"\0" + body + crc32(body).to_bytes(4)
+    stuffing = PACKET_BYTES - 6 - len(data)
+    return struct.pack(">BHBBB", SYNC, 0x4000 | pid, 0x30, stuffing + 1, 0x80) + b"\xff" * stuffing + data
+
+
+def _clock(packet: TsPacket) -> bytes:
+    """The clock of a packet in a packet of its own, which has no payload, and so does not count (2.4.3.3)."""
+    head = struct.pack(">BHBBB", SYNC, packet.pid, 0x20, PACKET_BYTES - 5, 0x10)
+    return (head + packet.adaptation[1 : 1 + _PCR_BYTES]).ljust(PACKET_BYTES, b"\xff")

@@ -79,37 +79,47 @@ class Timed(Protocol):
     def duration(self) -> float | None: ...
 
 
-def multivariant(packager: Packager, ladder: tuple[Rung, ...] = ()) -> Rendered:
+def multivariant(packager: Packager, ladder: tuple[Rung, ...] = (), *, together: bool = False) -> Rendered:
     """The multivariant playlist of a channel that is ready, as it is now.
 
     Args:
         ladder: whose highest rung this channel is.
+        together: players that can take all tracks at once get them so, since no files of single tracks are made of
+            what is not in memory.
     """
+    together &= packager.container is Container.MPEGTS
     if ladder:
-        return Rendered(packager.version, "\n".join(_lines(packager, list(_rungs(packager, ladder)))) + "\n")
-    if packager.announced.version != packager.version:
-        timeline = packager.timeline
-        segments = (one for one in timeline.segments if not one.gap)
-        packager.announced = Rendered(packager.version, announced(packager, segments, timeline.target_s))
-    return packager.announced
+        lines = _lines(packager, list(_rungs(packager, ladder)), together=together)
+        return Rendered(packager.version, "\n".join(lines) + "\n")
+    if packager.announced.version == packager.version and not together:
+        return packager.announced
+    timeline = packager.timeline
+    segments = (one for one in timeline.segments if not one.gap)
+    found = Rendered(packager.version, announced(packager, segments, timeline.target_s, together=together))
+    if not together:
+        packager.announced = found
+    return found
 
 
-def announced(found: Announced, segments: Iterable[Timed], target_s: float) -> str:
+def announced(found: Announced, segments: Iterable[Timed], target_s: float, *, together: bool = False) -> str:
     """The text of the multivariant playlist of one channel.
 
     Args:
-        segments: those that the media playlist names, without gaps.
+        segments: those that the media playlist names, without gaps. together: no track is offered apart.
     """
     peak, average = bit_rates(segments, target_s)
     one = [f"BANDWIDTH={peak}", f"AVERAGE-BANDWIDTH={average}"], None, ""
-    return "\n".join(_lines(found, [one])) + "\n"
+    return "\n".join(_lines(found, [one], together=together)) + "\n"
 
 
-def _lines(found: Announced, variants: Iterable[tuple[list[str], Rung | None, str]]) -> Iterator[str]:
+def _lines(
+    found: Announced, variants: Iterable[tuple[list[str], Rung | None, str]], *, together: bool
+) -> Iterator[str]:
     """The playlist.
 
     Args:
         variants: the bit rates of each channel that is named, its rung, and the way to it from here.
+        together: no track is offered apart.
     """
     streams = [one for one in found.streams if one.kind in (VIDEO, SOUND)]
     picture = next((one for one in streams if one.kind == VIDEO), None)
@@ -126,13 +136,13 @@ def _lines(found: Announced, variants: Iterable[tuple[list[str], Rung | None, st
         yield f'#EXT-X-MEDIA:TYPE=CLOSED-CAPTIONS,GROUP-ID="{_CAPTIONS}",NAME="{name}",INSTREAM-ID="{name}"'
     if found.captions:
         more.append(f'CLOSED-CAPTIONS="{_CAPTIONS}"')
-    tracks = renditions(found)
+    tracks = [] if together else renditions(found)
     names = _names(tracks)
     for one in (one for one in tracks if one.kind == SOUND):
         yield f"#EXT-X-MEDIA:{_rendition(one, names[one.number], is_default=one.number == next(iter(names)))}"
     sound = next((one for one in streams if one.kind == SOUND), None)
     # Players play the first track of MPEG-TS. In MP4 Shaka gives up a track of sound without a playlist (error 3014).
-    if picture and sound and sound.language and found.container is Container.MPEGTS:
+    if picture and sound and sound.language and found.container is Container.MPEGTS and not tracks:
         yield f"#EXT-X-MEDIA:{_rendition(sound, sound.language, is_default=True, is_apart=False)}"
         more.append(f'AUDIO="{_GROUP}"')
     if tracks:

@@ -17,6 +17,7 @@ from tricklecast.app.hls.packager import Packager
 from tricklecast.app.hls.rendered import NOTHING, QUERY, Rendered
 from tricklecast.app.hls.renditions import MARK
 from tricklecast.app.hls.timeline import HELD_BACK_TARGETS
+from tricklecast.trickle.media.containers import Container
 from tricklecast.trickle.wire import HLS_ROUTE
 
 CONTENT_TYPE: Final = "application/vnd.apple.mpegurl"
@@ -45,7 +46,8 @@ def _lines(packager: Packager, query: str, track: int | None) -> Iterator[str]:
     prefix, only = f"{HLS_ROUTE}/{packager.prefix}", ""
     if track is not None:
         prefix += f"{MARK}{track}"
-        only = "m4a" if any(one.number == track and one.kind == SOUND for one in packager.streams) else "m4s"
+        is_sound = any(one.number == track and one.kind == SOUND for one in packager.streams)
+        only = "ts" if packager.container is Container.MPEGTS else "m4a" if is_sound else "m4s"
     control = f"HOLD-BACK={HELD_BACK_TARGETS * timeline.target_s:.1f}"
     if timeline.part_s:
         control = f"CAN-BLOCK-RELOAD=YES,PART-HOLD-BACK={3 * timeline.part_s:.3f},{control}"

@@ -35,7 +35,7 @@ from tricklecast.app.core.registry import Registry, Restored
 from tricklecast.app.core.segment import COMPLETE, Segment
 from tricklecast.app.core.state import Channel, SegmentSummary
 from tricklecast.app.hls.codecs import SOUND, Stream
-from tricklecast.app.hls.demuxed import default_size, track_media
+from tricklecast.app.hls.demuxed import OPENING_BYTES, default_size, track_media, track_packets
 from tricklecast.app.hls.multivariant import announced
 from tricklecast.app.hls.packager import IDLE_S, Waiter
 from tricklecast.app.hls.playlist import VERSION, date_of
@@ -381,8 +381,10 @@ def _pieces_of(opener: Callable[[], Iterator[bytes]]) -> Iterator[bytes]:
 
 
 def _track_of(opener: Callable[[], Iterator[bytes]], piece: Piece, init: bytes, track: int) -> bytes | None:
-    """The fragments of one track of a stored segment; ``None`` if it cannot be read, or they cannot be divided."""
+    """The media of one track of a stored segment; ``None`` if it cannot be read, or they cannot be divided."""
     data = b"".join(_pieces_of(opener))[piece.start : piece.end]
+    if piece.container is Container.MPEGTS:
+        return track_packets(data[:OPENING_BYTES], data, track)
     return track_media(data, track, default_size(init, track) if init else None) if data else None
 
 

@@ -1,8 +1,9 @@
-"""The tracks of a channel of MP4 as renditions of their own, if it has several of sound.
+"""The tracks of a channel as renditions of their own, if it has several of sound.
 
-Players of HLS take one track of sound in MP4. Such a channel is offered as pictures and as one rendition for each track
-of sound (:mod:`~tricklecast.app.hls.demuxed`). Each has the playlist of the channel, with other names: the prefix of
-its media ends with ``.t`` and the number of the track. All have the same numbers, durations and parts.
+Players of HLS take one track of sound in MP4, and play the first one of MPEG-TS. Such a channel is offered as pictures
+and as one rendition for each track of sound (:mod:`~tricklecast.app.hls.demuxed`). Each has the playlist of the
+channel, with other names: the prefix of its media ends with ``.t`` and the number of the track (of MPEG-TS, its PID).
+All have the same numbers, durations and parts.
 
 The files are made in memory when somebody asks: of a live channel from segments that are in memory, of a recording by
 storage's thread. The newest are kept, so that many viewers of one rendition cost what one does.
@@ -15,7 +16,7 @@ from typing import Final, Protocol
 
 from tricklecast.app.core.segment import Segment
 from tricklecast.app.hls.codecs import SOUND, VIDEO, Stream
-from tricklecast.app.hls.demuxed import default_size, track_init, track_media
+from tricklecast.app.hls.demuxed import OPENING_BYTES, default_size, track_init, track_media, track_packets
 from tricklecast.app.hls.packager import Packager
 from tricklecast.trickle.media.containers import Container
 
@@ -41,9 +42,9 @@ class Described(Protocol):
 
 
 def renditions(found: Described) -> list[Stream]:
-    """The tracks that are offered apart, pictures first; none if players can take the channel as it is."""
+    """The tracks that are offered apart, pictures first; none if there is nothing to choose."""
     streams = [one for one in found.streams if one.kind in (VIDEO, SOUND)]
-    if found.container is not Container.FMP4 or sum(one.kind == SOUND for one in streams) < 2:
+    if sum(one.kind == SOUND for one in streams) < 2:
         return []
     return sorted(streams, key=lambda one: one.kind != VIDEO)
 
@@ -69,12 +70,20 @@ def track_file(packager: Packager, name: str, track: int, there: bytes | tuple[S
         segment, begin, end = there
         if end - begin > MAX_FILE or segment.offsets[-1] < end or packager.channel.segments.get(segment.seq) is None:
             return None
-        init = next((one.init for one in packager.timeline.segments if one.seq == segment.seq), "")
-        usual = default_size(packager.inits[init], track) if init in packager.inits else None
-        made = track_media(_bytes(segment, begin, end), track, usual)
+        if packager.container is Container.MPEGTS:
+            opening = _bytes(segment, 0, min(end, OPENING_BYTES))
+            made = track_packets(opening, _bytes(segment, begin, end), track)
+        else:
+            made = _fragments(packager, segment, begin, end, track)
     if made is not None:
         packager.kept.add(name, made)
     return made
+
+
+def _fragments(packager: Packager, segment: Segment, begin: int, end: int, track: int) -> bytes | None:
+    init = next((one.init for one in packager.timeline.segments if one.seq == segment.seq), "")
+    usual = default_size(packager.inits[init], track) if init in packager.inits else None
+    return track_media(_bytes(segment, begin, end), track, usual)
 
 
 def _bytes(segment: Segment, begin: int, end: int) -> bytes:

@@ -30,10 +30,10 @@ def ts_packet(pid: int, payload: bytes, *, start: bool = True, key: bool = False
     return head + bytes([len(field)]) + field + payload
 
 
-def tables(kind: int = 0x1B) -> bytes:
-    """PAT and PMT with one stream of this type."""
+def tables(kind: int = 0x1B, told: bytes = b"") -> bytes:
+    """PAT and PMT with one stream of this type, and its descriptors."""
     pat = section(0, struct.pack(">HBBBHH", 1, 0xC1, 0, 0, 1, 0xE000 | PMT_PID))
-    stream = struct.pack(">BHH", kind, 0xE000 | VIDEO_PID, 0xF000)
+    stream = struct.pack(">BHH", kind, 0xE000 | VIDEO_PID, 0xF000 | len(told)) + told
     pmt = section(2, struct.pack(">HBBBHH", 1, 0xC1, 0, 0, 0xE000 | VIDEO_PID, 0xF000) + stream)
     return ts_packet(0, b"\0" + pat) + ts_packet(PMT_PID, b"\0" + pmt)
 

@@ -389,11 +389,43 @@ def test_a_viewer_chooses_among_three_languages(
         page.select_option("#sounds", label="English")
         wait_for(page, "from => video.currentTime > from + 2", arg=page.evaluate("video.currentTime"))
         page.close()
+        shaka_chooses(tab.open(f"{server.url}/p"), url)
+
+
+def shaka_chooses(shaka: Page, url: str) -> None:
+    """Play, choose another language, and play on."""
+    shaka.evaluate("async url => { await player.attach(video); await player.load(url) }", f"{url}/index.m3u8")
+    plays(shaka)
+    assert sorted(shaka.evaluate("player.getAudioTracks().map(track => track.language)")) == ["en", "fi", "sv"]
+    shaka.evaluate("player.selectAudioTrack(player.getAudioTracks().find(track => track.language === 'sv'))")
+    plays(shaka, 50)
+    active = "player.getAudioTracks().filter(track => track.active).map(track => track.language)"
+    assert shaka.evaluate(active) == ["sv"]
+    assert shaka.evaluate("fatal") == []
+    shaka.evaluate("player.destroy()")
+
+
+def test_a_viewer_chooses_among_three_languages_in_mpeg_ts(
+    server: RunningServer, player: Page, tab: Watched, tmp_path: Path
+) -> None:
+    """In hls.js, and in Shaka without low latency; ffmpeg reads each."""
+    tab.context.route(f"{server.url}/p", lambda route: route.fulfill(body=SHAKA_HARNESS, content_type="text/html"))
+    tab.context.route(f"{server.url}/shaka.js", lambda route: route.fulfill(path=SHAKA, content_type="text/javascript"))
+    url = f"{server.base}/languages-ts"
+    with published(url, "mpegts", str(three_languages(tmp_path / "film.mkv"))):
+        player.evaluate("url => hls.loadSource(url)", f"{url}/index.m3u8")
+        plays(player)
+        assert player.evaluate("hls.audioTracks.map(track => track.lang)") == ["fi", "sv", "en"]
+        for track in (2, 0):
+            player.evaluate("track => { hls.audioTrack = track }", track)
+            plays(player, 50)
+        assert player.evaluate("[hls.audioTrack, video.buffered.length, fatal]") == [0, 1, []]
+        player.evaluate("hls.destroy()")
         shaka = tab.open(f"{server.url}/p")
-        shaka.evaluate("async url => { await player.attach(video); await player.load(url) }", f"{url}/index.m3u8")
-        plays(shaka)
-        assert sorted(shaka.evaluate("player.getAudioTracks().map(track => track.language)")) == ["en", "fi", "sv"]
-        shaka.evaluate("player.selectAudioTrack(player.getAudioTracks().find(track => track.language === 'sv'))")
-        plays(shaka, 50)
-        assert shaka.evaluate("fatal") == []
-        shaka.evaluate("player.destroy()")
+        shaka.evaluate("player.configure('streaming.lowLatencyMode', false)")
+        shaka_chooses(shaka, url)
+        command = ["ffprobe", "-v", "error", "-show_entries", "stream=codec_type", "-of", "csv=p=0"]
+        found = subprocess.run([*command, f"{url}/index.m3u8"], capture_output=True, text=True, check=True, timeout=60)
+        kinds = [line for line in found.stdout.split() if line]
+        assert sorted(set(kinds)) == ["audio", "video"]
+        assert kinds.count("audio") >= 3

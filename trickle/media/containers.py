@@ -473,6 +473,7 @@ class ProgramTables:
         self.is_complete = False
         # Types and descriptors of streams by PID, by the PID of the program's PMT.
         self._programs: dict[int, dict[int, tuple[int, bytes]]] = {}
+        self._clocks: dict[int, int] = {}  # the PID of each program's clock, by the PID of its PMT
         self._has_pat = False
         self._sections: dict[int, _Sections] = {}  # by PID
 
@@ -487,6 +488,11 @@ class ProgramTables:
     def _merged(self) -> list[tuple[int, tuple[int, bytes]]]:
         merged = {pid: found for streams in self._programs.values() for pid, found in streams.items()}
         return list(merged.items())[:MAX_STREAMS]
+
+    def program_of(self, pid: int) -> tuple[int, int] | None:
+        """The PIDs of the PMT that names a stream, and of that program's clock; ``None`` if none names it."""
+        found = next((table for table, streams in self._programs.items() if pid in streams), None)
+        return None if found is None else (found, self._clocks[found])
 
     def carries(self, pid: int) -> bool:
         """Whether packets of this PID carry a table."""
@@ -507,7 +513,7 @@ class ProgramTables:
             self._has_pat = True
             self._programs = {table: self._programs.get(table, {}) for table in _programs(section)}
         elif streams := _streams(section):
-            self._programs[pid] = streams
+            self._programs[pid], self._clocks[pid] = streams, number(section, 8, 2) & 0x1FFF
             self.is_complete = self._has_pat
 
 

@@ -1,9 +1,10 @@
-"""One track of fragmented MP4, cut out of the bytes of all."""
+"""One track, cut out of the bytes of all: of fragmented MP4, and of MPEG-TS."""
 
 from __future__ import annotations
 
 import io
 import struct
+import subprocess
 from contextlib import ExitStack
 from itertools import pairwise
 from pathlib import Path
@@ -14,9 +15,19 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from tests.publisher.media.clips import make_clip
-from tests.support.media import fragment, init_segment
-from tricklecast.app.hls.demuxed import default_size, track_init, track_media
-from tricklecast.trickle.media.containers import box, boxes, full_box
+from tests.support.media import fragment, init_segment, tables, ts_packet, ts_pictures
+from tricklecast.app.hls.demuxed import MAX_TOLD, default_size, track_init, track_media, track_packets
+from tricklecast.trickle.media.containers import (
+    NULL_PID,
+    PACKET_BYTES,
+    Continuity,
+    ProgramTables,
+    Step,
+    box,
+    boxes,
+    full_box,
+    ts_packets,
+)
 from tricklecast.trickle.media.containers import init_segment as head_of
 
 FLAGS = ("frag_keyframe+empty_moov+default_base_moof", "frag_every_frame+empty_moov+default_base_moof")
@@ -46,6 +57,16 @@ def packets(data: bytes) -> list[list[tuple[int | None, int | None, bytes]]]:
             if packet.size:
                 found[packet.stream.index].append((packet.pts, packet.dts, bytes(packet)))
     return found
+
+
+def languages(tmp_path: Path, *names: str) -> bytes:
+    """MPEG-TS with pictures, and a track of sound for each language."""
+    clip, path = make_clip(tmp_path / "clip.ts"), tmp_path / "languages.ts"
+    sounds = [part for _ in names for part in ("-map", "0:a")]
+    told = [part for at, name in enumerate(names) for part in (f"-metadata:s:a:{at}", f"language={name}")]
+    command = ["ffmpeg", "-v", "error", "-y", "-i", str(clip), "-map", "0:v", *sounds, "-c", "copy", *told, str(path)]
+    subprocess.run(command, check=True, timeout=60)
+    return path.read_bytes()
 
 
 @pytest.mark.parametrize("flags", FLAGS)
@@ -134,3 +155,64 @@ def test_no_bytes_make_it_fail(data: bytes, places: list[int]) -> None:
         default_size(bytes(changed), track)
         head = full_box(b"tfhd", 0, 0x020000, struct.pack(">I", track))
         track_media(moof(head, full_box(b"trun", 0, 0x201, bytes(changed))) + bytes(changed), track, 1 << 30)
+
+
+# MPEG-TS.
+
+
+def pids(data: bytes) -> set[int]:
+    """The streams and tables whose packets have a payload."""
+    return {packet.pid for packet in ts_packets(data) if packet.has_payload}
+
+
+def test_a_track_of_mpeg_ts_has_its_packets_behind_tables_of_its_own(tmp_path: Path) -> None:
+    """With the same bytes, times and counters, also if it comes in pieces; and with the clock of its program."""
+    data = languages(tmp_path, "fin", "swe")
+    whole, size = packets(data), len(data) // PACKET_BYTES // 3 * PACKET_BYTES
+    for track, wanted in zip((0x100, 0x101, 0x102), whole, strict=True):
+        cut = track_packets(data, data, track)
+        assert cut is not None
+        assert packets(cut) == [wanted]
+        read, continuity, clocks = ProgramTables(), Continuity(), 0
+        for packet in ts_packets(cut):
+            read.feed(packet)
+            assert continuity.feed(packet) is Step.NEXT
+            clocks += packet.has_clock and packet.pid == 0x100
+        assert (list(read.streams), read.program_of(track)) == ([track], (0x1000, 0x100))
+        assert pids(cut) == {0, 0x1000, track}
+        assert clocks > 10
+        pieces = [track_packets(data, data[at : at + size], track) for at in range(0, len(data), size)]
+        heads = 2 * PACKET_BYTES
+        media = [
+            packet.data for piece in pieces for packet in ts_packets((piece or b"")[heads:]) if packet.pid == track
+        ]
+        own = [packet.data for packet in ts_packets(cut[heads:]) if packet.pid == track]
+        assert [piece for piece in media if piece[3] & 0x10] == [piece for piece in own if piece[3] & 0x10]
+    assert track_packets(data, data, 0x103) is None
+    assert track_packets(b"", data, 0x101) is None
+
+
+def test_bytes_that_are_no_packets_are_left_out() -> None:
+    """A track of damaged MPEG-TS has whole packets."""
+    data = b"".join(ts_pictures(0.0, 3))
+    for damaged in (b"xx" + data, data[: 5 * PACKET_BYTES] + b"x" + data[5 * PACKET_BYTES :], data + b"G"):
+        assert track_packets(data, damaged, 0x100) == track_packets(data, data, 0x100)
+
+
+def test_a_track_whose_descriptors_are_long_is_named_without_them() -> None:
+    """Its table fits into one packet."""
+    long, short = (tables(told=bytes([0x80, size]) + bytes(size)) for size in (MAX_TOLD - 1, MAX_TOLD - 2))
+    for head, told in ((long, 0), (short, MAX_TOLD)):
+        read = ProgramTables()
+        for packet in ts_packets(track_packets(head, head, 0x100) or b""):
+            read.feed(packet)
+        assert (len(read.descriptors[0x100]), read.damaged) == (told, 0)
+
+
+@given(st.binary(max_size=3 * PACKET_BYTES), st.integers(0, 6 * PACKET_BYTES), st.sampled_from([0, 0x100, NULL_PID]))
+def test_no_bytes_of_mpeg_ts_make_it_fail(noise: bytes, place: int, track: int) -> None:
+    """Nor damage anywhere."""
+    data = tables() + ts_packet(0x100, noise[:150]) + ts_packet(0x100, b"", key=True)
+    changed = data[:place] + noise + data[place + len(noise) :]
+    track_packets(changed, changed, track)
+    track_packets(data, changed, track)

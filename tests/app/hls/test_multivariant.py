@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import subprocess
 from pathlib import Path
 from urllib.parse import quote
 
@@ -11,6 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from tests.app.hls.test_codecs import message
+from tests.app.hls.test_demuxed import languages
 from tests.publisher.media.clips import make_clip
 from tests.support.hls import read, read_multivariant
 from tests.support.local import LocalServer
@@ -183,12 +183,8 @@ def test_a_peak_is_no_less_than_the_average(segments: list[tuple[int, float]]) -
 
 
 def test_the_language_of_sound_in_mpeg_ts_is_told(channel: RemoteChannel, tmp_path: Path) -> None:
-    """That of the track which players play: the first one, which has no playlist of its own."""
-    film, data = make_clip(tmp_path / "clip.ts"), tmp_path / "fin.ts"
-    languages = ("-metadata:s:a:0", "language=fin", "-metadata:s:a:1", "language=swe")
-    tracks = ("-map", "0:v", "-map", "0:a", "-map", "0:a", "-c", "copy", *languages)
-    subprocess.run(["ffmpeg", "-v", "error", "-i", str(film), *tracks, str(data)], check=True, timeout=60)
-    channel.post(0, data.read_bytes()).expect(200)
+    """If there is one track of it, that has no playlist of its own."""
+    channel.post(0, languages(tmp_path, "fin")).expect(200)
     found = read_multivariant(channel.get("index.m3u8").expect(200).body.decode())
     (sound,) = found.renditions
     assert (sound.kind, sound.name, sound.language, sound.uri, sound.default) == ("AUDIO", "fin", "fi", "", True)

@@ -9,14 +9,14 @@ from threading import Event
 import pytest
 
 from tests.app.data_plane.support import later
-from tests.app.hls.test_demuxed import FLAGS
+from tests.app.hls.test_demuxed import FLAGS, languages
 from tests.app.hls.test_demuxed import film as several_tracks
 from tests.support.hls import Playlist, read, read_multivariant
 from tests.support.local import LocalServer, local_server
 from tests.support.media import mp4_pictures, ts_pictures
 from tests.support.waiting import eventually
 from tricklecast.app.hls import recording as module
-from tricklecast.app.hls.demuxed import track_init, track_media
+from tricklecast.app.hls.demuxed import track_init, track_media, track_packets
 from tricklecast.app.hls.packager import IDLE_S
 from tricklecast.app.tools.conformance.target import RemoteChannel
 from tricklecast.trickle.media.containers import init_segment
@@ -113,6 +113,17 @@ def test_tracks_of_a_recording_have_playlists(tmp_path: Path, monkeypatch: pytes
         film.channel.get("media.m3u8?track=9").expect(404)
         film.channel.get(segment.uri.replace("-0.", "-7.")).expect(404)
         film.channel.get(segment.map.replace(".t3-", ".t9-")).expect(200)  # an init segment without a track
+        film.channel.target.close()
+    with local_server(data_dir=tmp_path / "packets") as server:
+        film, data = Film(server), languages(tmp_path, "fin", "swe")
+        film.post(0, data)
+        film.end()
+        found = read_multivariant(film.channel.get("index.m3u8").expect(200).body.decode())
+        for track, uri in zip(
+            (256, 257, 258), (found.variants[0].uri, *(one.uri for one in found.renditions)), strict=True
+        ):
+            (packets,) = read(film.channel.get(uri).expect(200).body.decode()).whole
+            assert film.channel.get(packets.uri).expect(200).body == track_packets(data, data, track)
         film.channel.target.close()
     monkeypatch.setattr(module, "MAX_FILE", 100)
     with local_server(data_dir=tmp_path / "data") as server:

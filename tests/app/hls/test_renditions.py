@@ -1,4 +1,4 @@
-"""A channel of MP4 with several tracks of sound: a playlist and files for each track."""
+"""A channel with several tracks of sound: a playlist and files for each track."""
 
 from __future__ import annotations
 
@@ -6,11 +6,11 @@ from pathlib import Path
 
 import pytest
 
-from tests.app.hls.test_demuxed import FLAGS, film, packets
+from tests.app.hls.test_demuxed import FLAGS, film, languages, packets
 from tests.support.hls import Playlist, read, read_multivariant
 from tests.support.local import LocalServer
 from tricklecast.app.hls import demuxed, renditions
-from tricklecast.app.hls.demuxed import track_init, track_media
+from tricklecast.app.hls.demuxed import track_init, track_media, track_packets
 from tricklecast.app.hls.packager import Packager
 from tricklecast.app.hls.rendered import KEPT_BYTES, KEPT_FILES, Kept
 from tricklecast.app.tools.conformance.target import RemoteChannel
@@ -60,6 +60,32 @@ def test_each_track_has_a_playlist(channel: RemoteChannel, data: bytes) -> None:
         assert (segment.msn, segment.duration) == (lists[0].whole[0].msn, lists[0].whole[0].duration)
         again = channel.get(segment.uri, {"Range": "bytes=3-9"}).expect(206)
         assert (again.body, again.get("ETag")) == (media.body[3:10], media.get("ETag"))
+
+
+def test_each_track_of_mpeg_ts_has_a_playlist(channel: RemoteChannel, tmp_path: Path) -> None:
+    """In which its files have the track alone; a playlist that begins in the past has all tracks at once."""
+    data = languages(tmp_path, "fin", "swe")
+    channel.post(0, data, {"Content-Type": "video/mp2t"}).expect(200)
+    found = read_multivariant(channel.get("index.m3u8").expect(200).body.decode())
+    (variant,) = found.variants
+    assert (variant.groups, variant.uri) == ({"AUDIO": "sound"}, "media.m3u8?track=256")
+    assert [(one.name, one.language, one.default, one.uri) for one in found.renditions] == [
+        ("fin", "fi", True, "media.m3u8?track=257"),
+        ("swe", "sv", False, "media.m3u8?track=258"),
+    ]
+    whole = packets(data)
+    for track, wanted in zip((256, 257, 258), whole, strict=True):
+        (segment,) = listed(channel, f"media.m3u8?track={track}").whole
+        media = channel.get(segment.uri).expect(200)
+        assert media.get("Content-Type") == "video/mp2t"
+        assert media.body == track_packets(data, data, track)
+        parts = [channel.get(part.uri).expect(200).body for part in segment.parts]
+        assert len(parts) > 1
+        assert packets(b"".join(parts)) == [wanted]
+        channel.get(segment.uri.replace(f".t{track}", ".t99")).expect(404)
+    past = read_multivariant(channel.get("index.m3u8?start=10min").expect(200).body.decode())
+    assert [one.uri for one in past.variants] == ["media.m3u8?from=0"]
+    assert [(one.language, one.uri) for one in past.renditions] == [("fi", "")]
 
 
 def test_a_token_goes_on_into_the_playlists_of_tracks(channel: RemoteChannel, data: bytes) -> None:

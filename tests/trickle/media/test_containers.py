@@ -338,6 +338,8 @@ def test_tables_tell_streams() -> None:
     assert (tables.is_complete, tables.damaged) == (True, 0)
     assert tables.streams == {0x101: 0x1B, 0x102: 0x0F}
     assert tables.descriptors == {0x101: b"", 0x102: b"\x0a\1\0"}
+    assert tables.program_of(0x102) == (0x100, number(PMT, 8, 2) & 0x1FFF)
+    assert tables.program_of(0x103) is None
     assert [pid for pid in (0, 0x10, 0x100, 0x101) if tables.carries(pid)] == [0, 0x100]
 
 
