@@ -20,6 +20,7 @@ from __future__ import annotations
 import re
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
+from functools import lru_cache
 from typing import TYPE_CHECKING, Final, NamedTuple
 from urllib.parse import urljoin, urlsplit
 
@@ -69,9 +70,28 @@ _KNOWN: Final = {name.lower().encode(): (name, True) for name in _INTEGERS} | {
 _OTHERS: Final = frozenset({b"content-type", b"content-length", b"content-encoding", b"location"})
 """HTTP's own headers that are read."""
 
+KEPT_CHARS: Final = 256
+"""Longest value of a header that is kept, since the next response has most likely the same."""
+
 _NONE: Final[Mapping[str, str]] = {}
 
 _INTEGER: Final = re.compile(r"-?[0-9]{1,15}", re.ASCII)
+
+
+@lru_cache(maxsize=256)
+def _read(field: tuple[bytes, bytes]) -> tuple[str, str, bool] | None:
+    """Read one header: its name, its value, and whether it is the protocol's; ``None`` if no client reads it.
+
+    The value is empty if it breaks the protocol's rules.
+    """
+    lower = field[0].lower()
+    if lower in _OTHERS:
+        return lower.decode(), _printable(field[1]), False
+    if (found := _KNOWN.get(lower)) is None:
+        return None
+    name, is_integer = found
+    text = _printable(field[1])
+    return name, "" if is_integer and not _INTEGER.fullmatch(text) else text, True
 
 
 @dataclass(slots=True)
@@ -116,27 +136,26 @@ class Answer:
         """
         known: dict[str, str] = {}
         twice: set[str] = set()
-        others: dict[bytes, str] = {}
-        for raw, value in headers:
-            lower = raw.lower()
-            if found := _KNOWN.get(lower):
-                name, is_integer = found
-                text = _printable(value)
-                if name in known:
-                    twice.add(name)
-                elif text and (not is_integer or _INTEGER.fullmatch(text)):
-                    known[name] = text
-            elif lower in _OTHERS:
-                others[lower] = _printable(value)
+        others: dict[str, str] = {}
+        for header in headers:
+            if (found := (_read if len(header[1]) <= KEPT_CHARS else _read.__wrapped__)(header)) is None:
+                continue
+            name, text, is_known = found
+            if not is_known:
+                others[name] = text
+            elif name in known:
+                twice.add(name)
+            elif text:
+                known[name] = text
         for name in twice:
             del known[name]
         detail = ""
-        location = others.get(b"location", "") if 300 <= status < 400 else ""
+        location = others.get("location", "") if 300 <= status < 400 else ""
         if location:
             detail = f"it redirects to {wire.redacted(location)[:DETAIL_CHARS]}: use that URL instead"
-        empty = others.get(b"content-length") == "0"
-        coding = others.get(b"content-encoding", "").lower()
-        content_type = others.get(b"content-type", "")
+        empty = others.get("content-length") == "0"
+        coding = others.get("content-encoding", "").lower()
+        content_type = others.get("content-type", "")
         return cls(status, known, content_type, empty, detail, "" if coding == "identity" else coding, location, body)
 
     def natural(self, name: str) -> int | None:
@@ -214,7 +233,15 @@ async def exchange(
     redirects = 0
     while True:
         try:
-            status, fields, received = await _send(http, method, url, headers, body, timeouts, auth)
+            sending = (
+                http.send_plain(method, url, headers, body, timeouts, auth) if isinstance(http, TrickleClient) else None
+            )
+            received: ResponseBody | HttpxBody
+            if sending is None:
+                status, fields, received = await _by_httpx(http, method, url, headers, body, timeouts, auth)
+            else:
+                received = await sending
+                status, fields = received.head.status_code, received.head.headers
         except InvalidAnswer as error:
             return Lost(RemoteProtocolError(seq=seq, detail=f"{place}{error}"))
         except faults.TransportError as error:
@@ -250,7 +277,7 @@ def _redirected(method: str, url: str, answer: Answer) -> str | None:
         return None
 
 
-async def _send(
+async def _by_httpx(
     http: TrickleClient | httpx.AsyncClient,
     method: str,
     url: str,
@@ -259,10 +286,7 @@ async def _send(
     timeouts: httpx.Timeout | RequestTimeouts | None,
     auth: HttpxAuth | None,
 ) -> tuple[int, Iterable[tuple[bytes, bytes]], ResponseBody | HttpxBody]:
-    if isinstance(http, TrickleClient):
-        sent = await http.send_plain(method, url, headers, body, timeouts, auth)
-        if sent is not None:
-            return sent.head.status_code, sent.head.headers, sent
+    """Send a request that needs httpx."""
     from tricklecast.trickle.client import bridge  # httpx is wanted
 
     if isinstance(http, TrickleClient):

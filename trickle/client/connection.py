@@ -39,9 +39,8 @@ from __future__ import annotations
 import ssl
 from abc import abstractmethod
 from collections.abc import AsyncIterator, Callable, Container
-from dataclasses import dataclass
 from time import monotonic
-from typing import Final, Protocol
+from typing import Final, NamedTuple, Protocol
 
 import anyio
 import anyio.lowlevel
@@ -115,8 +114,7 @@ class LiveBody:
         raise NotImplementedError("this body cannot be read")
 
 
-@dataclass(frozen=True, slots=True)
-class RawRequest:
+class RawRequest(NamedTuple):
     """A request, ready to be sent.
 
     Attributes:

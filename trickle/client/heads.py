@@ -4,14 +4,15 @@ Strict on purpose. Each line ends with CR LF, each header is ``Name: value`` of 
 allows two ends of its body is refused: a client and a proxy that disagree about the end take a part of one response for
 the next one (response smuggling). So is a request whose header holds a line break.
 
-One regular expression reads all lines of a head in one pass. A pass per line costs twice as much CPU, and a head is
-most of the bytes of a small segment.
+A head is most of the bytes of a small segment, and most of its lines are those of the head before: so a line that was
+read lately is looked up. Few lines are kept, and those of short heads only (:data:`KEPT_BYTES`).
 """
 
 from __future__ import annotations
 
 import re
 from collections.abc import Collection
+from functools import lru_cache
 from typing import Final, NamedTuple
 
 MAX_HEAD: Final = 65536
@@ -19,6 +20,9 @@ MAX_HEAD: Final = 65536
 
 MAX_FIELDS: Final = 256
 """Most headers of a response, or trailers (Python's ``http.client`` takes 100)."""
+
+KEPT_BYTES: Final = 4096
+"""Longest head whose lines are kept, in bytes."""
 
 Fields = list[tuple[bytes, bytes]]
 """Headers in the order of the head: names in lower case, values without white space around them."""
@@ -28,10 +32,9 @@ _HTTP: Final = b"HTTP/"
 
 _NAME: Final = rb"[!#$%&'*+.^_`|~0-9A-Za-z-]+"
 _STATUS_LINE: Final = re.compile(rb"HTTP/(1\.[01]) ([1-9][0-9]{2})(?: ([\t\x20-\x7e\x80-\xff]*))?")
-_FIELD: Final = re.compile(rb"(?:\A|(?<=\r\n))(%b):([\t\x20-\x7e\x80-\xff]*)(?:\r\n|\Z)" % _NAME)
-"""One whole line."""
+_FIELD: Final = re.compile(rb"(%b):([\t\x20-\x7e\x80-\xff]*)" % _NAME)
 _REQUEST_LINE: Final = re.compile(rb"[A-Z]+ [\x21-\x7e]+ HTTP/1\.1\r\n")
-_FIELDS: Final = re.compile(rb"(?:%b: [\t\x20-\x7e\x80-\xff]*\r\n)*" % _NAME)
+_LINE: Final = re.compile(rb"%b: [\t\x20-\x7e\x80-\xff]*\r\n" % _NAME)
 _FRAMING: Final = frozenset({b"content-length", b"transfer-encoding", b"connection"})
 _LENGTH: Final = re.compile(rb"[0-9]{1,15}")
 
@@ -68,12 +71,24 @@ def request_head(method: bytes, target: bytes, headers: Collection[tuple[bytes, 
     Raises:
         InvalidHead: HTTP does not allow the method, the target or a header.
     """
+    lines = [header_line(name, value) for name, value in headers]
+    return b"%b%b\r\n" % (request_line(method, target), b"".join(lines))
+
+
+def request_line(method: bytes, target: bytes) -> bytes:
+    """Write the first line of a request; raises as :func:`request_head`."""
     line = b"%b %b HTTP/1.1\r\n" % (method, target)
-    fields = b"".join([b"%b: %b\r\n" % field for field in headers])
-    is_split = fields.count(b"\n") != len(headers)
-    if is_split or not _REQUEST_LINE.fullmatch(line) or not _FIELDS.fullmatch(fields):
-        raise InvalidHead("the request's target or a header is not allowed in HTTP")
-    return b"%b%b\r\n" % (line, fields)
+    if not _REQUEST_LINE.fullmatch(line):
+        raise InvalidHead("the request's target is not allowed in HTTP")
+    return line
+
+
+def header_line(name: bytes, value: bytes) -> bytes:
+    """Write one header of a request; raises as :func:`request_head`."""
+    line = b"%b: %b\r\n" % (name, value)
+    if not _LINE.fullmatch(line):
+        raise InvalidHead("a header of the request is not allowed in HTTP")
+    return line
 
 
 def parse_response(data: bytes | bytearray, searched: int = 0) -> tuple[ResponseHead, int] | None:
@@ -97,12 +112,9 @@ def parse_response(data: bytes | bytearray, searched: int = 0) -> tuple[Response
         if len(data) >= MAX_HEAD:
             raise InvalidHead(f"its head is longer than {MAX_HEAD} bytes")
         return None
-    first, _, lines = bytes(data[:end]).partition(b"\r\n")
-    status = _STATUS_LINE.fullmatch(first)
-    if status is None:
-        raise InvalidHead(f"not a status line: {first[:40]!r}")
-    version, code, reason = status.groups()
-    headers = parse_fields(lines) if lines else []
+    lines = bytes(data[:end]).split(b"\r\n")
+    version, code, reason = (_status if end <= KEPT_BYTES else _status.__wrapped__)(lines[0])
+    headers = _fields(lines[1:], end)
     lengths, codings, connection = [], [], b""
     for name, value in headers:
         if name not in _FRAMING:
@@ -117,13 +129,13 @@ def parse_response(data: bytes | bytearray, searched: int = 0) -> tuple[Response
         raise InvalidHead(f"unknown transfer coding: {b', '.join(codings)[:40]!r}")
     if len(lengths) + len(codings) > 1:
         raise InvalidHead("its body could end in two places: it has more than one length or transfer coding")
-    if not all(map(_LENGTH.fullmatch, lengths)):
+    if lengths and not _LENGTH.fullmatch(lengths[0]):
         raise InvalidHead(f"not a length: {lengths[0][:40]!r}")
     if codings and version == b"1.0":
         raise InvalidHead("HTTP/1.0 has no transfer coding")
     closes = version == b"1.0" or (connection != b"" and b"close" in map(bytes.strip, connection.split(b",")))
     length = int(lengths[0]) if lengths else None
-    head = ResponseHead(version, int(code), reason or b"", headers, bool(codings), length, not closes)
+    head = ResponseHead(version, code, reason, headers, bool(codings), length, not closes)
     return head, end + 4
 
 
@@ -136,11 +148,26 @@ def parse_fields(text: bytes) -> Fields:
     Raises:
         InvalidHead: a line is not ``Name: value``, or there are more than :data:`MAX_FIELDS`.
     """
-    lines = text.count(b"\r\n") + 1
-    if lines > MAX_FIELDS:
+    return _fields(text.split(b"\r\n"), len(text))
+
+
+def _fields(lines: list[bytes], size: int) -> Fields:
+    if len(lines) > MAX_FIELDS:
         raise InvalidHead(f"more than {MAX_FIELDS} headers")
-    found = _FIELD.findall(text)
-    if len(found) != lines:
-        bad = next(line for line in text.split(b"\r\n") if _FIELD.fullmatch(line) is None)
-        raise InvalidHead(f"not a header: {bad[:40]!r}")
-    return [(name.lower(), value.strip(b" \t")) for name, value in found]
+    return list(map(_field if size <= KEPT_BYTES else _field.__wrapped__, lines))
+
+
+@lru_cache(maxsize=256)
+def _field(line: bytes) -> tuple[bytes, bytes]:
+    found = _FIELD.fullmatch(line)
+    if found is None:
+        raise InvalidHead(f"not a header: {line[:40]!r}")
+    return found[1].lower(), found[2].strip(b" \t")
+
+
+@lru_cache(maxsize=32)
+def _status(line: bytes) -> tuple[bytes, int, bytes]:
+    found = _STATUS_LINE.fullmatch(line)
+    if found is None:
+        raise InvalidHead(f"not a status line: {line[:40]!r}")
+    return found[1], int(found[2]), found[3] or b""

@@ -24,11 +24,12 @@ import os
 import socket
 import ssl
 import sys
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from contextlib import suppress
 from fcntl import ioctl
 from math import inf
 from termios import TIOCOUTQ
+from time import monotonic
 from typing import TYPE_CHECKING, Final
 
 import anyio
@@ -99,6 +100,7 @@ class SocketStream(ByteStream):
         self._scope: anyio.CancelScope | None = None  # of the present wait under trio
         # Waiting under asyncio.
         self._watcher: asyncio.AbstractEventLoop | None = None  # the loop that watches the socket
+        self._now: Callable[[], float] = monotonic  # its clock
         self._waiter: Waiter | None = None  # of the task in receive()
         self._due_at = 0.0  # when the present wait becomes a Silence
         self._timer: asyncio.TimerHandle | None = None  # fires at _due_at or earlier
@@ -184,7 +186,14 @@ class SocketStream(ByteStream):
                 raise anyio.BrokenResourceError from self._failure
             if self._ended:
                 raise anyio.EndOfStream
-            await (self._wait_for_anyio() if in_trio() else self._wait())
+            if in_trio():
+                await self._wait_for_anyio()
+                continue
+            waiter = self._watch()
+            try:
+                await waiter
+            finally:
+                self._waiter = None
         self._received = data[max_bytes:]
         return data if len(data) <= max_bytes else data[:max_bytes]
 
@@ -201,26 +210,24 @@ class SocketStream(ByteStream):
                 self._scope = None
             self._read()
 
-    async def _wait(self) -> None:
-        """Wait until the event loop, which watches the socket, has read something."""
-        from tricklecast.trickle.client.waking import Waiter, get_running_loop  # programs of trio load no asyncio
+    def _watch(self) -> Waiter:
+        """Let the event loop watch the socket; what is returned is over once it has read something."""
+        from tricklecast.trickle.client.waking import Waiter, clock_of, get_running_loop  # trio needs no asyncio
 
         loop = get_running_loop()
         if self._watcher is not loop:  # nobody watches, or the loop of an earlier asyncio.run() did
             loop.add_reader(self._socket, self._on_readable)
-            self._watcher = loop
+            self._watcher, self._now = loop, clock_of(loop)
             self._set_timer(None)
-        self._waiter = Waiter(loop=loop)
-        self._limit_wait(loop)
-        try:
-            await self._waiter
-        finally:
-            self._waiter = None
+        waiter = self._waiter = Waiter(loop=loop)
+        if self._receive_s is not None:
+            self._limit_wait(loop)
+        return waiter
 
     def _limit_wait(self, loop: asyncio.AbstractEventLoop) -> None:
         """Let the present wait end ``receive_s`` from now."""
         if self._receive_s is not None:
-            self._due_at = loop.time() + self._receive_s
+            self._due_at = self._now() + self._receive_s
             # One timer serves many waits: while it is due too early, it is set again only when it fires.
             if self._timer is None or self._timer.when() > self._due_at:
                 self._set_timer(loop)
@@ -256,7 +263,7 @@ class SocketStream(ByteStream):
         self._timer = None
         if self._waiter is None or self._waiter.done() or self._receive_s is None:
             return
-        if loop.time() < self._due_at:
+        if self._now() < self._due_at:
             self._set_timer(loop)
         else:
             self._waiter.set_exception(Silence())

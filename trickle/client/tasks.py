@@ -32,6 +32,8 @@ from tricklecast.trickle.errors import ClosedHere, TrickleError
 if TYPE_CHECKING:
     import asyncio
 
+    from tricklecast.trickle.client.waking import Waiter
+
 T = TypeVar("T")
 E = TypeVar("E", bound=BaseException)
 
@@ -45,7 +47,7 @@ class Notifier:
     __slots__ = ("_event", "_waiting")
 
     def __init__(self) -> None:
-        self._waiting: list[asyncio.Future[None]] = []  # of the tasks of asyncio that wait now
+        self._waiting: list[Waiter] = []  # of the tasks of asyncio that wait now
         self._event: anyio.Event | None = None  # for those of trio
 
     async def wait(self) -> None:
@@ -54,10 +56,10 @@ class Notifier:
             self._event = self._event or anyio.Event()
             await self._event.wait()
             return
-        from asyncio import get_running_loop
+        from tricklecast.trickle.client.waking import Waiter, get_running_loop  # programs of trio load no asyncio
 
         # Not an event: anyio looks for its kind of loop for each one, which takes longer than the wait.
-        waiter = get_running_loop().create_future()
+        waiter = Waiter(loop=get_running_loop())
         self._waiting.append(waiter)
         try:
             await waiter
@@ -70,8 +72,7 @@ class Notifier:
         if self._waiting:
             waiting, self._waiting = self._waiting, []
             for waiter in waiting:
-                if not waiter.done():
-                    waiter.set_result(None)
+                waiter.wake_soon()
         elif self._event is not None:
             event, self._event = self._event, None
             event.set()
@@ -83,9 +84,9 @@ def clock() -> Callable[[], float]:
         import trio
 
         return trio.current_time
-    import asyncio  # loaded by the program that runs it: programs of trio need not wait for it
+    from tricklecast.trickle.client.waking import clock_of, get_running_loop
 
-    return asyncio.get_running_loop().time
+    return clock_of(get_running_loop())
 
 
 async def beside(work: Callable[[], Coroutine[Any, Any, None]], wait: Callable[[], Awaitable[T]]) -> T:

@@ -17,10 +17,10 @@ from __future__ import annotations
 
 import os
 import ssl
-from collections.abc import Mapping
+from collections.abc import Coroutine, Mapping
 from functools import lru_cache
 from types import MappingProxyType
-from typing import TYPE_CHECKING, Final, NamedTuple, Self
+from typing import TYPE_CHECKING, Any, Final, NamedTuple, Self
 from urllib.parse import urlsplit
 
 import anyio
@@ -30,7 +30,7 @@ from tricklecast.trickle.bearer import Bearer
 from tricklecast.trickle.client import faults
 from tricklecast.trickle.client.connection import Connection, LiveBody, Origin, RawRequest, ResponseBody
 from tricklecast.trickle.client.faults import NoAnswer
-from tricklecast.trickle.client.heads import InvalidHead, request_head
+from tricklecast.trickle.client.heads import InvalidHead, header_line, request_line
 from tricklecast.trickle.client.proxies import open_tunnel, proxy_for
 from tricklecast.trickle.client.sockets import SocketStream, connect_tcp, connect_unix, reason
 from tricklecast.trickle.paths import UNIX, socket_path
@@ -250,8 +250,10 @@ class TrickleClient:
         self.auth = auth
         pool = Pool(verify) if transport is None else getattr(transport, "plain", None)
         self.pool = pool if isinstance(pool, Pool) else None
-        self._usual = {name.lower().encode(): (name.encode(), value.encode()) for name, value in headers.items()}
-        self._origins: dict[str, tuple[Origin, bytes]] = {}  # origin and Host header, by "http://host:port"
+        # Most headers are those of the request before. (Kept by the client, since a token is one of them.)
+        self._encoded = lru_cache(maxsize=32)(_encoded)
+        self._usual = dict(_encoded(name, value) for name, value in headers.items())
+        self._origins: dict[str, tuple[Origin, bytes]] = {}  # origin and the line Host, by "http://host:port"
         self.httpx: httpx.AsyncClient | None = None
         self.is_closed = False
 
@@ -271,7 +273,7 @@ class TrickleClient:
         if self.pool is not None:
             await self.pool.aclose()
 
-    async def send_plain(
+    def send_plain(
         self,
         method: str,
         url: str,
@@ -279,7 +281,7 @@ class TrickleClient:
         body: LiveBody | None,
         timeouts: httpx.Timeout | RequestTimeouts | None,
         auth: HttpxAuth | None = None,
-    ) -> ResponseBody | None:
+    ) -> Coroutine[Any, Any, ResponseBody] | None:
         """Send a request without httpx.
 
         Args:
@@ -288,10 +290,11 @@ class TrickleClient:
             timeouts, auth: instead of the client's.
 
         Returns:
-            The response's body, which has its head. ``None``: nothing was sent, since only httpx can send it.
+            What sends it, and returns the response's body, which has its head: :meth:`Pool.send`. ``None``: only httpx
+            can send it.
 
         Raises:
-            TransportError: see :meth:`Pool.send`.
+            TransportError: HTTP does not allow the request, or its URL has another scheme.
         """
         auth, pool = auth or self.auth, self.pool
         if pool is None or not (auth is None or isinstance(auth, Bearer)):
@@ -299,21 +302,31 @@ class TrickleClient:
         if self.is_closed or "@" in url or not url.isascii():
             return None
         root = url.find("/", url.find("//") + 2)
-        if (known := self._origins.get(url[:root])) is None:
-            known = self._origins[url[:root]] = origin_of(url[:root])
-        origin, host = known
-        fields = {b"host": (b"Host", host), **self._usual}
-        for name, value in headers.items():
-            raw = name.encode()
-            fields[raw.lower()] = (raw, value.encode())
-        if isinstance(auth, Bearer):
-            fields[b"authorization"] = (b"Authorization", f"Bearer {auth.token}".encode())
-        if body is not None:
-            fields[b"transfer-encoding"] = (b"Transfer-Encoding", b"chunked")
+        encoded = self._encoded
         try:
-            head = request_head(method.encode(), url[root:].encode(), fields.values())
+            if (known := self._origins.get(url[:root])) is None:
+                origin, shown = origin_of(url[:root])
+                known = self._origins[url[:root]] = origin, header_line(b"Host", shown)
+            origin, host = known
+            fields = {b"host": host, **self._usual}
+            for name, value in headers.items():
+                lower, line = encoded(name, value)
+                fields[lower] = line
+            if isinstance(auth, Bearer):
+                lower, line = encoded("Authorization", f"Bearer {auth.token}")
+                fields[lower] = line
+            if body is not None:
+                fields[b"transfer-encoding"] = b"Transfer-Encoding: chunked\r\n"
+            line = request_line(method.encode(), url[root:].encode())
         except InvalidHead as error:
             raise faults.LocalProtocolError(str(error)) from error
         timeouts = timeouts or self.timeout
+        head = b"%b%b\r\n" % (line, b"".join(fields.values()))
         length = 0 if body is None else None
-        return await pool.send(RawRequest(origin, head, body, length, timeouts.connect, timeouts.write, timeouts.read))
+        return pool.send(RawRequest(origin, head, body, length, timeouts.connect, timeouts.write, timeouts.read))
+
+
+def _encoded(name: str, value: str) -> tuple[bytes, bytes]:
+    """A header's name in lower case, and its line."""
+    raw = name.encode()
+    return raw.lower(), header_line(raw, value.encode())

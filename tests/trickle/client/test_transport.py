@@ -524,7 +524,7 @@ def test_a_header_that_http_does_not_allow_is_a_local_error() -> None:
             with pytest.raises(httpx.LocalProtocolError):
                 await http.get("http://127.0.0.1:1/", headers={"X": "a\r\nY: b"})
             with pytest.raises(faults.LocalProtocolError):
-                await plain.send_plain("GET", "http://127.0.0.1:1/", {"X": "a\r\nY: b"}, None, None)
+                plain.send_plain("GET", "http://127.0.0.1:1/", {"X": "a\r\nY: b"}, None, None)
 
     run(main())
 
@@ -547,8 +547,9 @@ def test_a_token_takes_the_short_way(is_own: bool) -> None:
         headers = {"authorization": "Basic x"}
         async with fake_server(script) as server, TrickleClient(auth=own) as http:
             for _ in range(2):
-                response = await http.send_plain("GET", f"{server.base}/c/1", headers, None, None, asked)
-                assert response is not None
+                sending = http.send_plain("GET", f"{server.base}/c/1", headers, None, None, asked)
+                assert sending is not None
+                response = await sending
                 response.close()
         assert [head.headers["authorization"] for head in heads] == ["Bearer one", "Bearer two"]
 
@@ -598,8 +599,9 @@ def test_a_plain_request_may_have_a_live_body() -> None:
 
         async with fake_server(script) as server, TrickleClient() as http:
             for _ in range(2):
-                response = await http.send_plain("POST", f"{server.base}/c/1", {}, Whole(), None)
-                assert response is not None
+                sending = http.send_plain("POST", f"{server.base}/c/1", {}, Whole(), None)
+                assert sending is not None
+                response = await sending
                 assert response.head.status_code == 200
                 await response.aclose()
         assert bodies == [[b"all"]] * 2
@@ -620,13 +622,14 @@ def test_a_plain_request_takes_the_short_way() -> None:
         async with fake_server(script) as server:
             root = server.base.removesuffix("/trickle")
             async with TrickleClient(headers={"User-Agent": "a", "X": "b"}) as http:
-                response = await http.send_plain("GET", f"{root}/c/1?token=a", {"user-agent": "c"}, None, None)
-                assert response is not None
+                sending = http.send_plain("GET", f"{root}/c/1?token=a", {"user-agent": "c"}, None, None)
+                assert sending is not None
+                response = await sending
                 assert (response.head.status_code, await response.receive()) == (200, b"")
             with pytest.raises(RuntimeError, match="closed"):
                 await exchange(http, "GET", root)
             async with TrickleClient(auth=("user", "secret")) as http:
-                assert await http.send_plain("GET", f"{root}/c/3", {}, None, None) is None
+                assert http.send_plain("GET", f"{root}/c/3", {}, None, None) is None
         [head] = heads
         assert (head.method, head.path, head.headers["host"]) == ("GET", "/c/1?token=a", root.partition("//")[2])
         assert (head.headers["user-agent"], head.headers["x"]) == ("c", "b")
