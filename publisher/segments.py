@@ -32,7 +32,7 @@ from tricklecast.publisher.events import (
 from tricklecast.trickle import wire
 from tricklecast.trickle.client import faults
 from tricklecast.trickle.client.answers import Answer, ExchangeOutcome, Lost, exchange
-from tricklecast.trickle.client.nodes import Nodes, ask
+from tricklecast.trickle.client.nodes import Nodes, ask, shown
 from tricklecast.trickle.client.retry import Stop
 from tricklecast.trickle.client.tasks import Notifier, clock
 from tricklecast.trickle.client.transport import TrickleClient
@@ -174,7 +174,7 @@ class Requests:
         headers |= {wire.ATTEMPT: str(attempt)} if attempt > 1 else {}
 
         def request(url: ChannelURL) -> Awaitable[ExchangeOutcome]:
-            place = "" if self._nodes.alone else f"{wire.redacted(url.root)}: "
+            place = "" if self._nodes.alone else f"{shown(url.root)}: "
             return exchange(
                 *(self._http, method, target(url), headers), body=body, seq=seq, place=place, stays_open=stays_open
             )

@@ -218,7 +218,7 @@ class Subscriber:
         self._client: TrickleClient | httpx.AsyncClient | None = None
         self._fetcher: Fetcher | None = None
         self._use = _Use.NEW
-        self._guard = anyio.ResourceGuard("iterating over")
+        self._is_iterated = False  # a task is in __anext__()
         self._segment: Segment | None = None
         self._next: Preconnect | None = None
         self._hold_s = 0.0
@@ -304,6 +304,8 @@ class Subscriber:
             async with AsyncExitStack() as stack:
                 if self._client is not None and self._client is not self._shared_client:
                     stack.push_async_callback(self._client.aclose)
+                if self._fetcher is not None:
+                    stack.push_async_callback(self._fetcher.stop)
                 if pending is not None:
                     stack.push_async_callback(pending.abandon)
                 if self._segment is not None:
@@ -327,8 +329,13 @@ class Subscriber:
             RemoteProtocolError: the server at that URL does not speak the protocol.
             ClosedHere: the subscriber is not in use, or was closed in the meantime.
         """
-        with self._guard:
+        if self._is_iterated:
+            raise anyio.BusyResourceError("iterating over")
+        self._is_iterated = True
+        try:
             return await self._advance()
+        finally:
+            self._is_iterated = False
 
     async def _advance(self) -> Segment:
         self._check_open()

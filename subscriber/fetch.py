@@ -21,6 +21,7 @@ from random import Random
 from typing import TYPE_CHECKING, Final
 
 import anyio
+import anyio.lowlevel
 
 from tricklecast.subscriber.core import (
     Advance,
@@ -37,9 +38,9 @@ from tricklecast.subscriber.events import Monitor, Retrying, SkippedAhead
 from tricklecast.trickle import __version__, wire
 from tricklecast.trickle.client import faults
 from tricklecast.trickle.client.answers import Answer, ExchangeOutcome, Lost, exchange
-from tricklecast.trickle.client.nodes import Nodes, ask
+from tricklecast.trickle.client.nodes import Nodes, ask, shown
 from tricklecast.trickle.client.retry import Stop
-from tricklecast.trickle.client.tasks import BackgroundTask, clock
+from tricklecast.trickle.client.tasks import BackgroundTask, Notifier, clock
 from tricklecast.trickle.client.transport import RequestTimeouts, TrickleClient
 from tricklecast.trickle.errors import ConnectionLost, TrickleError
 from tricklecast.trickle.paths import ChannelURL
@@ -127,47 +128,66 @@ class Received:
 
 
 class Preconnect:
-    """The GET for the next segment, in a background task.
-
-    Args:
-        run: makes the GETs, and calls :meth:`settle`.
+    """The GET for the next segment, which a task of the :class:`Fetcher` makes.
 
     Attributes:
+        delay_s: it is made after so many seconds.
         abandoned: the result is not wanted any more.
     """
 
-    __slots__ = ("_outcome", "_task", "abandoned", "answer")
+    __slots__ = ("_changes", "_error", "_is_over", "_outcome", "_task", "abandoned", "answer", "delay_s")
 
-    def __init__(self, run: Callable[[Preconnect], Awaitable[None]]) -> None:
+    def __init__(self, delay_s: float, changes: Notifier) -> None:
+        self.delay_s = delay_s
         self.answer: Answer | None = None
         self.abandoned = False
         self._outcome: Advance | End | Stop | None = None
-        self._task = BackgroundTask(lambda: run(self))
+        self._error: Exception | None = None
+        self._is_over = False
+        self._task: BackgroundTask | None = None
+        self._changes = changes  # is notified when it is over, and when the task is
 
     @property
     def outcome(self) -> Advance | End | Stop:
-        """The result, once the task is over and was not abandoned.
+        """The result, once it is over and was not abandoned.
 
         Raises:
             ClosedHere: the task was cancelled with all others of the program.
-            Exception: what the task raised, for example the error of a transport that the user passed.
+            Exception: what it raised, for example the error of a transport that the user passed.
         """
-        self._task.check()
+        if self._error is not None:
+            raise self._error
+        if self._outcome is None and self._task is not None:
+            self._task.check()
         assert self._outcome is not None
         return self._outcome
 
+    def begin(self, task: BackgroundTask) -> None:
+        """A task is going to make it."""
+        self._task = task
+
     async def over(self) -> None:
         """Wait for the result. A cancelled wait changes nothing."""
-        await self._task.over()
+        assert self._task is not None
+        if self._is_over or self._task.is_over:
+            await anyio.lowlevel.checkpoint_if_cancelled()
+        while not (self._is_over or self._task.is_over):
+            await self._changes.wait()
 
     def settle(self, outcome: Advance | End | Stop, answer: Answer | None = None) -> None:
         self._outcome, self.answer = outcome, answer
 
+    def end(self, error: Exception | None = None) -> None:
+        """Its task is done with it."""
+        self._error, self._is_over = error, True
+        self._changes.notify()
+
     async def abandon(self) -> None:
-        """Stop the task, wait for its end, and close its response. It may be called twice."""
+        """Stop the task if it makes this one, wait for its end, and close the response. It may be called twice."""
         self.abandoned = True
         try:
-            await self._task.stop()
+            if self._task is not None and not self._is_over:
+                await self._task.stop()
         finally:
             if self.answer is not None:
                 await self.answer.body.aclose()
@@ -202,6 +222,11 @@ class Fetcher:
     on_resolved: Callable[[int], None]
     headers: dict[str, str]
     _waits: int = CHECK_WAITS - 1  # in a row, without an answer; the first one of all is checked
+    # One task makes one GET after the other: a task for each would cost as much as a small segment.
+    _task: BackgroundTask | None = None
+    _due: Preconnect | None = None  # that it makes next
+    _woken: Notifier = field(default_factory=Notifier)  # wakes it
+    _changes: Notifier = field(default_factory=Notifier)  # wakes who waits for the result
 
     def __post_init__(self) -> None:
         if self.runtime.now is anyio.current_time:
@@ -209,7 +234,36 @@ class Fetcher:
 
     def preconnect(self, delay_s: float) -> Preconnect:
         """Begin the GET for the next segment, after ``delay_s`` seconds."""
-        return Preconnect(lambda pending: self._run(pending, delay_s))
+        self._due = pending = Preconnect(delay_s, self._changes)
+        if self._task is None or self._task.is_over:
+            self._task = BackgroundTask(self._work, self._changes)
+        else:
+            self._woken.notify()
+        pending.begin(self._task)
+        return pending
+
+    async def stop(self) -> None:
+        """Stop the task, and wait for its end."""
+        if self._task is not None:
+            await self._task.stop()
+
+    async def _work(self) -> None:
+        """Make what is due, one after the other; never returns."""
+        while True:
+            pending, self._due = self._due, None
+            if pending is None:
+                await self._woken.wait()
+                continue
+            error: Exception | None = None
+            try:
+                delay_s: float | None = pending.delay_s
+                while delay_s is not None:
+                    if delay_s > 0:
+                        await self.runtime.sleep(delay_s)
+                    delay_s = await self._try(pending)
+            except Exception as unexpected:
+                error = unexpected
+            pending.end(error)
 
     async def _get(self, wanted: Ask, wait_s: float, *, may_wait: bool = False) -> ExchangeOutcome | None:
         """Make one GET; ``None`` if the head of a segment did not come within ``wait_s`` seconds.
@@ -232,7 +286,7 @@ class Fetcher:
                 headers,
                 timeouts=timeouts,
                 seq=wanted.seq,
-                place=f"{wire.redacted(url.root)}: ",
+                place=f"{shown(url.root)}: ",
                 auth=self.auth,
                 stays_open=_has_body(wanted),
             )
@@ -273,12 +327,6 @@ class Fetcher:
             return None
         is_other = found.natural(wire.SEQ) != begun.seq or found.natural(wire.EPOCH) != begun.epoch
         return None if is_other else found
-
-    async def _run(self, pending: Preconnect, delay_s: float | None) -> None:
-        while delay_s is not None:
-            if delay_s > 0:
-                await self.runtime.sleep(delay_s)
-            delay_s = await self._try(pending)
 
     async def _try(self, pending: Preconnect) -> float | None:
         """Make one GET. After how many seconds to make another one; ``None`` if the result is there."""

@@ -198,7 +198,13 @@ async def _round(
 
 
 def _shown(url: ChannelURL) -> str:
-    return wire.redacted(url.root)
+    return shown(url.root)
+
+
+@lru_cache(maxsize=64)
+def shown(root: str) -> str:
+    """The ``scheme://host:port`` of a node without its secrets, for errors."""
+    return wire.redacted(root)
 
 
 def _asked_again(found: Answer) -> tuple[bool, float]:

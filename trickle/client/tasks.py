@@ -120,14 +120,18 @@ class BackgroundTask:
 
     Args:
         work: runs in the new task, unless :meth:`stop` comes first.
+        changes: is notified at its end.
+
+    Attributes:
+        is_over: the work has ended.
     """
 
-    __slots__ = ("_changes", "_error", "_is_over", "_scope")
+    __slots__ = ("_changes", "_error", "_scope", "is_over")
 
-    def __init__(self, work: Callable[[], Awaitable[None]]) -> None:
+    def __init__(self, work: Callable[[], Awaitable[None]], changes: Notifier | None = None) -> None:
         self._scope = anyio.CancelScope()  # cancels the work
-        self._changes = Notifier()  # wakes over()
-        self._is_over = False
+        self._changes = changes or Notifier()  # wakes over()
+        self.is_over = False
         # The error with which the work ended. This one stays if the program ends, and the event loop with it.
         self._error: BaseException | None = ClosedHere("the client's background task was cancelled")
         if in_trio():
@@ -157,14 +161,14 @@ class BackgroundTask:
         self._end()  # _run() does not, if the task was cancelled before it began
 
     def _end(self) -> None:
-        self._is_over = True
+        self.is_over = True
         self._changes.notify()
 
     async def over(self) -> None:
         """Wait until the work is over. Cancelling the waiting task does not cancel the work."""
-        if self._is_over:
+        if self.is_over:
             await anyio.lowlevel.checkpoint_if_cancelled()
-        while not self._is_over:
+        while not self.is_over:
             await self._changes.wait()
 
     def check(self) -> None:
@@ -186,7 +190,7 @@ class BackgroundTask:
 
         self._scope.cancel()
         cancelled: asyncio.CancelledError | None = None
-        while not self._is_over:
+        while not self.is_over:
             try:
                 with anyio.CancelScope(shield=True):
                     await self.over()
