@@ -108,7 +108,7 @@ class Segment:
         self._in_vain = 0  # cuts in a row without a byte between them
         self._scope: anyio.CancelScope | None = None
         self._stopped = False
-        self._guard = anyio.ResourceGuard("reading")
+        self._is_read = False  # a task reads it now
 
     @property
     def bytes_read(self) -> int:
@@ -138,8 +138,11 @@ class Segment:
             ConnectionLost: the segment broke, with ``on_broken="raise"``; again at every further call.
             ClosedHere: the segment was left before.
         """
-        with self._guard:
-            chunk = self._take_unread() or await self._receive(joined=False)
+        self._begin_reading()
+        try:
+            chunk = self._take_unread() if self._unread else await self._receive(joined=False)
+        finally:
+            self._is_read = False
         if chunk:
             return chunk
         if self.broken is not None and self._on_broken == "raise":
@@ -155,8 +158,11 @@ class Segment:
             ConnectionLost: the segment broke, with ``on_broken="raise"``; again at every further call.
             ClosedHere: the segment was left before.
         """
-        with self._guard:
-            data = self._take_unread() or await self._receive(joined=True)
+        self._begin_reading()
+        try:
+            data = self._take_unread() if self._unread else await self._receive(joined=True)
+        finally:
+            self._is_read = False
         if not data and self.broken is not None and self._on_broken == "raise":
             raise self.broken
         return data
@@ -172,12 +178,15 @@ class Segment:
             SegmentTooLarge: it is longer than the limit; the segment has been left.
             ClosedHere: the segment was left before.
         """
-        with self._guard:
+        self._begin_reading()
+        try:
             parts = self._unread
             size = sum(map(len, parts))
             while size <= limit and (data := await self._receive(joined=True)):
                 parts.append(data)
                 size += len(data)
+        finally:
+            self._is_read = False
         if size > limit:
             self._unread = []
             await self.aclose()
@@ -205,9 +214,12 @@ class Segment:
         self._stopped = True
         await self.aclose()
 
+    def _begin_reading(self) -> None:
+        if self._is_read:
+            raise anyio.BusyResourceError("reading")
+        self._is_read = True
+
     def _take_unread(self) -> bytes:
-        if not self._unread:
-            return b""
         unread, self._unread = self._unread, []
         return b"".join(unread)
 
@@ -217,7 +229,25 @@ class Segment:
         Nothing is awaited between receiving bytes and returning them, so that a cancellation cannot lose them.
         """
         while self._reading is Reading.OPEN:
-            data = await (self._read_on(joined) if self._cut is None else self._resume(self._cut))
+            if self._cut is not None:
+                data = await self._resume(self._cut)
+            else:
+                body = self._answer.body
+                try:
+                    data = await (body.receive() if joined else body.receive_chunk())
+                except faults.TransportError as error:
+                    if not self._is_left():
+                        self._no_fault = isinstance(error, faults.ReadTimeout)
+                        self._cut = self._lost(f"no byte for {self._stall_s:g} s" if self._no_fault else str(error))
+                    continue
+                except BaseException:
+                    if not body.keeps_cancelled and not self._is_left():
+                        # A transport that the user passed: its response is of no use after a cancellation. Ask for the
+                        # rest.
+                        self._no_fault, self._cut = True, self._lost("the read was cancelled")
+                    raise
+                if not data and not await self._was_cut(body.trailer(wire.SIZE)):
+                    await self._end(Reading.WHOLE)
             if data and not self._is_left():
                 self._received.add(data)
                 self._monitor.counts["bytes"] += len(data)
@@ -226,47 +256,25 @@ class Segment:
             raise ClosedHere(f"segment {self.seq} was left")
         return b""
 
-    async def _read_on(self, joined: bool) -> bytes:
-        """Bytes from the connection; ``b""`` if there are none because it ended, broke or stalled."""
-        body = self._answer.body
-        try:
-            data = await (body.receive() if joined else body.receive_chunk())
-        except faults.TransportError as error:
-            if not self._is_left():
-                self._no_fault = isinstance(error, faults.ReadTimeout)
-                self._cut = self._lost(f"no byte for {self._stall_s:g} s" if self._no_fault else str(error))
-            return b""
-        except BaseException:
-            if not body.keeps_cancelled and not self._is_left():
-                # A transport that the user passed: its response is of no use after a cancellation. Ask for the rest.
-                self._no_fault, self._cut = True, self._lost("the read was cancelled")
-            raise
-        if not data and not self._has_other_size() and (self._is_size_told() or not await self._was_cut()):
-            await self._end(Reading.WHOLE)
-        return data
+    async def _was_cut(self, told: str | None) -> bool:
+        """Whether the body, which is over, ended before the segment did, or has bytes too many.
 
-    def _has_other_size(self) -> bool:
-        """Whether bytes were lost or added on the way: the trailer says how long the segment is."""
-        told = self._answer.body.trailer(wire.SIZE)
-        size = None if told is None else header_int({wire.SIZE: told}, wire.SIZE)
-        if size is None or size == self._received.size >= (self.size_at_start or 0):
-            return False
-        self._cut = self._lost(f"it ended after {self._received.size} of {max(size, self.size_at_start or 0)} bytes")
-        return True
+        The server is asked where the trailers are missing: some proxies drop them, or end a body that broke off as if
+        it were whole.
 
-    def _is_size_told(self) -> bool:
-        """Whether the server has said in trailers how long the segment is, or is not known to say so."""
-        answer, body = self._answer, self._answer.body
-        if self.truncated or body.trailer(wire.SIZE) is not None or not isinstance(body, ResponseBody):
-            return True  # another transport may know no trailers
-        return answer.life is None or answer.natural(wire.SIZE) is None  # a server of another make sends none
-
-    async def _was_cut(self) -> bool:
-        """Whether the body ended before the segment did, as the server says when it is asked.
-
-        It is asked where the trailers are missing: some proxies drop them, or end a body that broke off as if it were
-        whole.
+        Args:
+            told: how long the segment is, as the trailer says.
         """
+        size = None if told is None else header_int({wire.SIZE: told}, wire.SIZE)
+        if size is not None and not size == self._received.size >= (self.size_at_start or 0):
+            told_bytes = max(size, self.size_at_start or 0)
+            self._cut = self._lost(f"it ended after {self._received.size} of {told_bytes} bytes")
+            return True
+        answer = self._answer
+        if self.truncated or told is not None or not isinstance(answer.body, ResponseBody):
+            return False  # another transport may know no trailers
+        if answer.life is None or answer.natural(wire.SIZE) is None:
+            return False  # a server of another make sends none
         with anyio.CancelScope() as self._scope:
             found = await self._fetcher.ending(self._begun)
         self._scope = None

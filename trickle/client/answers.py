@@ -70,15 +70,12 @@ _KNOWN: Final = {name.lower().encode(): (name, True) for name in _INTEGERS} | {
 _OTHERS: Final = frozenset({b"content-type", b"content-length", b"content-encoding", b"location"})
 """HTTP's own headers that are read."""
 
-KEPT_CHARS: Final = 256
-"""Longest value of a header that is kept, since the next response has most likely the same."""
-
 _NONE: Final[Mapping[str, str]] = {}
 
 _INTEGER: Final = re.compile(r"-?[0-9]{1,15}", re.ASCII)
 
 
-@lru_cache(maxsize=256)
+@lru_cache(maxsize=64)  # the next response has most of them, too; each is a part of a head, so all take 4 MiB at most
 def _read(field: tuple[bytes, bytes]) -> tuple[str, str, bool] | None:
     """Read one header: its name, its value, and whether it is the protocol's; ``None`` if no client reads it.
 
@@ -138,7 +135,7 @@ class Answer:
         twice: set[str] = set()
         others: dict[str, str] = {}
         for header in headers:
-            if (found := (_read if len(header[1]) <= KEPT_CHARS else _read.__wrapped__)(header)) is None:
+            if (found := _read(header)) is None:
                 continue
             name, text, is_known = found
             if not is_known:
@@ -255,7 +252,7 @@ async def exchange(
                 return Lost(lost, waited_s=timeouts.read or 0.0)
             return Lost(lost, waited_s=(isinstance(error, faults.WriteTimeout) and timeouts.write) or 0.0)
         answer = Answer.read(status, fields, received)
-        target = _redirected(method, url, answer) if redirects < MAX_REDIRECTS else None
+        target = _redirected(method, url, answer) if answer.location and redirects < MAX_REDIRECTS else None
         if target is None:
             break
         url, redirects = target, redirects + 1
@@ -268,7 +265,7 @@ async def exchange(
 
 def _redirected(method: str, url: str, answer: Answer) -> str | None:
     """The URL to ask instead; ``None`` if the redirect is not followed."""
-    if not answer.location or method not in ("GET", "HEAD"):
+    if method not in ("GET", "HEAD"):
         return None
     try:
         target = urljoin(url, answer.location)

@@ -57,6 +57,10 @@ MAX_INTERIM: Final = 100
 """Interim responses that may come at once, and one more for each second since the request. A server that sends more
 keeps its client busy without an answer. (Servers that report progress send one every few seconds.)"""
 
+SMALL: Final = 4096
+"""A chunk of up to so many bytes is sent as one piece. The system is not asked how much of a body of this size is still
+on its way: a network that needs ``read_s`` for it is as good as down."""
+
 MAX_CHUNKS: Final = 256
 """After this many chunks in a row without a pause, a read lets other tasks run."""
 
@@ -179,6 +183,7 @@ class Connection:
         self._live: LiveBody | None = None  # the body, while it may be written
         self._second: BackgroundTask | None = None  # of the present request, once the body has paused
         self._pause_event: anyio.Event | None = None  # the second task waits for a pause; None: not yet
+        self._written = 0  # bytes of the body
         self._unacknowledged = 0  # bytes on their way to the server when the present wait for the response began
         self._due_at: float | None = None  # the response's head has to be here by then; None: no matter when
         self._asked_at = 0.0  # when the request began
@@ -197,14 +202,10 @@ class Connection:
         """Bytes written that the server has not received yet."""
         return self._tcp.unacknowledged
 
-    @property
-    def receive_s(self) -> float | None:
-        """How long a read waits for bytes of the response, in seconds; ``None``: for ever."""
-        return self._tcp.receive_s
-
-    @receive_s.setter
-    def receive_s(self, seconds: float | None) -> None:
-        self._tcp.receive_s = seconds
+    def limit_silence(self, read_s: float | None) -> None:
+        """Let a read, also a present one, wait for bytes of the response for ``read_s`` seconds; ``None``: for ever."""
+        if self._tcp.receive_s != read_s:
+            self._tcp.limit_wait(read_s)
 
     def is_usable(self) -> bool:
         """Whether this idle connection may carry another request."""
@@ -238,6 +239,7 @@ class Connection:
         """
         body = self._live = request.body
         self._write_s, self._read_s = request.write_s, request.read_s
+        self._tcp.receive_s = None if body is not None else self._read_s
         has_left = self.write_head(request.head, request.body_bytes)
         if body is None and not self._request_over:
             has_left = self.end()  # an empty body
@@ -255,7 +257,7 @@ class Connection:
                 body.detach()
                 if self._second is not None:
                     await self._second.stop()
-        response.limit_silence(self._read_s)
+        self._tcp.receive_s = self._read_s
         return response
 
     async def _answer_to_body(self) -> ResponseBody:
@@ -289,9 +291,9 @@ class Connection:
     def _limit_wait(self) -> None:
         """Set the deadline of the wait for the response, once the body is over."""
         if self._request_over and self._live is not None and self._read_s is not None:
-            self._unacknowledged = self.unacknowledged
+            self._unacknowledged = 0 if self._written <= SMALL else self.unacknowledged
             self._due_at = monotonic() + self._read_s
-            self.receive_s = self._read_s  # of the present wait, too
+            self._tcp.limit_wait(self._read_s)  # of the present wait, too
 
     # The request. Each write goes as far as the kernel has room, without waiting and without copying a body's bytes. It
     # returns whether the kernel has taken everything.
@@ -305,7 +307,7 @@ class Connection:
         """
         self._method = head[:4]
         self._interims, self._asked_at = 0, monotonic()
-        self._body_left = body_bytes
+        self._body_left, self._written = body_bytes, 0
         self._request_over = body_bytes == 0
         self.body_begun, self._second, self._pause_event, self._due_at = False, None, None, None
         return self._write([head])
@@ -316,10 +318,14 @@ class Connection:
         Raises:
             faults.LocalProtocolError: the body does not have the announced length; nothing was written.
         """
-        if self._body_left is None:
-            parts = [b"%x\r\n" % len(chunk), chunk, b"\r\n0\r\n\r\n" if last else b"\r\n"]
+        size = len(chunk)
+        self._written += size
+        if self._body_left is None and size <= SMALL:  # to copy it costs less than to name three parts
+            parts = [b"%x\r\n%b\r\n0\r\n\r\n" % (size, chunk) if last else b"%x\r\n%b\r\n" % (size, chunk)]
+        elif self._body_left is None:
+            parts = [b"%x\r\n" % size, chunk, b"\r\n0\r\n\r\n" if last else b"\r\n"]
         else:
-            left = self._body_left - len(chunk)
+            left = self._body_left - size
             if left < 0 or (last and left):
                 raise faults.LocalProtocolError("the body does not have the length that its head announces")
             self._body_left = left
@@ -404,7 +410,7 @@ class Connection:
             if found is None:
                 self._searched = len(self._head_bytes)
                 if self._due_at is not None:
-                    self.receive_s = max(0.0, self._due_at - monotonic())
+                    self._tcp.receive_s = max(0.0, self._due_at - monotonic())
                 try:
                     data = await self.receive()
                 except faults.ReadTimeout:
@@ -445,7 +451,7 @@ class Connection:
             raise self._lost("the connection broke") from error
         except Silence:
             words = "no byte for" if self._answered else "no answer within"
-            raise faults.ReadTimeout(f"{words} {self.receive_s:g} s") from None
+            raise faults.ReadTimeout(f"{words} {self._tcp.receive_s:g} s") from None
         self._answered = True
         return data
 
@@ -480,7 +486,7 @@ class ResponseBody:
     def limit_silence(self, read_s: float | None) -> None:
         """Make later reads raise ``ReadTimeout`` when no byte comes for ``read_s`` seconds."""
         if self._connection is not None:
-            self._connection.receive_s = read_s
+            self._connection.limit_silence(read_s)
 
     def trailer(self, name: str) -> str | None:
         """Return the value of a trailer; ``None`` if the server sent no such trailer, or its end has not come."""
@@ -509,13 +515,20 @@ class ResponseBody:
         if self._chunks >= MAX_CHUNKS:
             self._chunks = 0
             await anyio.lowlevel.checkpoint()
+        if self._failure is not None:
+            raise self._failure
         try:
-            while (chunk := self._next_chunk()) is None and not decoder.over:
+            while (chunk := decoder.next_chunk()) is None and not decoder.over:
                 if data := await connection.receive():
                     self._chunks = 0
                     decoder.feed(data)
                 elif not decoder.end():
                     raise self._failed(faults.ReadError("the connection was closed in the middle of an answer"))
+        except InvalidBody as error:
+            failure = self._failed(InvalidAnswer(str(error)))
+            if partial := decoder.take_partial():
+                return partial
+            raise failure from error
         except faults.ReadTimeout:
             raise
         except faults.TransportError:
@@ -532,8 +545,9 @@ class ResponseBody:
         parts, size = [first], len(first)
         while size < MAX_CHUNK and len(parts) < MAX_CHUNKS:
             try:
-                chunk = self._next_chunk()
-            except faults.TransportError:
+                chunk = self._decoder.next_chunk()
+            except InvalidBody as error:
+                self._failed(InvalidAnswer(str(error)))
                 break  # the next call raises it
             if chunk is None:
                 break
@@ -541,15 +555,6 @@ class ResponseBody:
             size += len(chunk)
         self._chunks += len(parts)
         return b"".join(parts)
-
-    def _next_chunk(self) -> bytes | None:
-        """Return a chunk that has come already; ``None`` if there is none."""
-        if self._failure is not None:
-            raise self._failure
-        try:
-            return self._decoder.next_chunk()
-        except InvalidBody as error:
-            raise self._failed(InvalidAnswer(str(error))) from error
 
     def _failed(self, error: faults.TransportError) -> faults.TransportError:
         self._failure = error
@@ -565,7 +570,6 @@ class ResponseBody:
         """Give the connection back. A task that waits for the body gets ``ReadError``. May be called twice."""
         connection, self._connection = self._connection, None
         if connection is not None:
-            connection.receive_s = None
             connection.release(connection)
 
     async def aclose(self) -> None:

@@ -38,6 +38,7 @@ body of one-byte chunks is fine; one that is mostly extensions would keep its re
 MAX_TRAILERS: Final = 16 * 1024
 """Longest trailers, in bytes."""
 
+_USUAL_SIZE: Final = re.compile(rb"([0-9A-Fa-f]{1,15})\r\n")
 _SIZE_LINE: Final = re.compile(rb"([0-9A-Fa-f]{1,15})[ \t]*(?:;[\t\x20-\x7e\x80-\xff]*)?")
 
 
@@ -117,17 +118,22 @@ class BodyDecoder:
 
     def _read_size(self) -> bytes | None:
         # "1a3;extension CRLF"; a size of 0 is the last chunk, behind which trailers stand.
-        line = self._take_until(b"\r\n", MAX_SIZE_LINE)
-        if line is None:
-            return None
-        found = _SIZE_LINE.fullmatch(line)
-        if found is None:
-            raise InvalidBody(f"not the size of a chunk: {line[:40]!r}")
-        self._left = int(found[1], 16)
-        if len(line) > 16:
-            self._excess = max(0, self._excess + len(line) - 16 - 2 * self._left)
-            if self._excess > MAX_EXCESS:
-                raise InvalidBody("its chunks consist of extensions")
+        found = _USUAL_SIZE.match(self._data, self._at)
+        if found is not None:
+            self._at = found.end()
+            self._left = int(found[1], 16)
+        else:
+            line = self._take_until(b"\r\n", MAX_SIZE_LINE)
+            if line is None:
+                return None
+            found = _SIZE_LINE.fullmatch(line)
+            if found is None:
+                raise InvalidBody(f"not the size of a chunk: {line[:40]!r}")
+            self._left = int(found[1], 16)
+            if len(line) > 16:
+                self._excess = max(0, self._excess + len(line) - 16 - 2 * self._left)
+                if self._excess > MAX_EXCESS:
+                    raise InvalidBody("its chunks consist of extensions")
         end = self._at + self._left
         if 0 < self._left <= MAX_CHUNK and self._data.startswith(b"\r\n", end):  # most chunks have come whole
             chunk = self._data[self._at : end]

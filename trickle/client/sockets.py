@@ -82,6 +82,7 @@ class SocketStream(ByteStream):
     Attributes:
         peer_stopped_reading: a write was rejected. Later writes are dropped; reading still works.
         stall_s: how long a write waits for a peer that receives nothing, in seconds; ``None``: for ever.
+        receive_s: how long a read waits for bytes, in seconds; ``None``: for ever.
     """
 
     def __init__(self, sock: socket.socket) -> None:
@@ -90,13 +91,13 @@ class SocketStream(ByteStream):
         self._sending = anyio.Lock()  # one send() at a time
         self.peer_stopped_reading = False
         self.stall_s: float | None = None
-        # Reading. At most one of the first three is set; receive() takes or raises it.
+        # Reading. At most one of the next three is set; receive() takes or raises it.
+        self.receive_s: float | None = None
         self._received = b""  # bytes that no task has taken
         self._ended = False  # the peer has closed its side
         self._failure: OSError | None = None
         self._receives = 0  # calls of receive()
         # Waiting.
-        self._receive_s: float | None = None
         self._scope: anyio.CancelScope | None = None  # of the present wait under trio
         # Waiting under asyncio.
         self._watcher: asyncio.AbstractEventLoop | None = None  # the loop that watches the socket
@@ -120,6 +121,8 @@ class SocketStream(ByteStream):
         except OSError:
             self.peer_stopped_reading = True
             return b""
+        if len(parts) == 1:
+            return b"" if count == len(parts[0]) else memoryview(parts[0])[count:]
         return b"" if count == sum(map(len, parts)) else memoryview(b"".join(parts))[count:]
 
     async def send(self, item: bytes | memoryview) -> None:
@@ -153,14 +156,9 @@ class SocketStream(ByteStream):
             if self.unacknowledged >= before:
                 raise TimeoutError
 
-    @property
-    def receive_s(self) -> float | None:
-        """How long a read waits for bytes, in seconds; ``None``: for ever. Setting it begins a present wait anew."""
-        return self._receive_s
-
-    @receive_s.setter
-    def receive_s(self, seconds: float | None) -> None:
-        self._receive_s = seconds
+    def limit_wait(self, seconds: float | None) -> None:
+        """Set ``receive_s``, and begin a present wait anew."""
+        self.receive_s = seconds
         if self._waiter is not None and self._watcher is not None:
             self._limit_wait(self._watcher)
         if self._scope is not None:
@@ -202,7 +200,7 @@ class SocketStream(ByteStream):
         self._read()
         if not (self._received or self._ended or self._failure):
             try:
-                with anyio.move_on_after(self._receive_s) as self._scope:
+                with anyio.move_on_after(self.receive_s) as self._scope:
                     await anyio.wait_readable(self._socket)
                 if self._scope.cancelled_caught:
                     raise Silence
@@ -220,14 +218,14 @@ class SocketStream(ByteStream):
             self._watcher, self._now = loop, clock_of(loop)
             self._set_timer(None)
         waiter = self._waiter = Waiter(loop=loop)
-        if self._receive_s is not None:
+        if self.receive_s is not None:
             self._limit_wait(loop)
         return waiter
 
     def _limit_wait(self, loop: asyncio.AbstractEventLoop) -> None:
         """Let the present wait end ``receive_s`` from now."""
-        if self._receive_s is not None:
-            self._due_at = self._now() + self._receive_s
+        if self.receive_s is not None:
+            self._due_at = self._now() + self.receive_s
             # One timer serves many waits: while it is due too early, it is set again only when it fires.
             if self._timer is None or self._timer.when() > self._due_at:
                 self._set_timer(loop)
@@ -261,7 +259,7 @@ class SocketStream(ByteStream):
 
     def _on_timer(self, loop: asyncio.AbstractEventLoop) -> None:
         self._timer = None
-        if self._waiter is None or self._waiter.done() or self._receive_s is None:
+        if self._waiter is None or self._waiter.done() or self.receive_s is None:
             return
         if self._now() < self._due_at:
             self._set_timer(loop)

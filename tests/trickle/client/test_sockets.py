@@ -252,7 +252,7 @@ def test_the_limit_of_a_wait_can_be_set_and_lifted_while_it_lasts(backend: str) 
                     tasks.start_soon(receive)
                     for seconds in (60.0, None, 0.05):
                         await anyio.wait_all_tasks_blocked()
-                        stream.receive_s = seconds
+                        stream.limit_wait(seconds)
                         assert stream.receive_s == seconds
 
     anyio.run(main, backend=backend)
