@@ -55,8 +55,9 @@ class Buffer:
     def give_back(self, size: int) -> None:
         """Bytes are let go: writers that wait for room look again."""
         self.used -= size
-        for body in list(self.waiting):
-            body.notify()
+        if self.waiting:
+            for body in list(self.waiting):
+                body.notify()
 
 
 class Body:
@@ -67,6 +68,7 @@ class Body:
     """
 
     def __init__(self, buffer: Buffer) -> None:
+        self.count = 0  # chunks that were handed over
         self.handed = 0  # bytes that the writer has handed over
         self.over = False  # the writer has ended the body
         self.held = True  # all that was handed over is still here
@@ -80,11 +82,6 @@ class Body:
         self._stopped = False
         self._writers = 0
         self._changed = Notifier()
-
-    @property
-    def count(self) -> int:
-        """How many chunks were handed over."""
-        return self._let_go + len(self._chunks)
 
     def send(self, begun: Callable[[], None] = lambda: None) -> Sending:
         """The body of the next request, from its start; an earlier request gets no more.
@@ -114,8 +111,8 @@ class Body:
         catch up, as long as the chunk can be kept. Not to be called again before it has returned, nor after
         :meth:`end`. Cancelled, it takes the chunk back unless a request has it already.
         """
-        writer = self._writers
-        while self._is_open_to(writer) and not self._has_room(len(chunk) + CHUNK_OVERHEAD):
+        writer, size = self._writers, len(chunk) + CHUNK_OVERHEAD
+        while self._is_open_to(writer) and not self._has_room(size):
             self._buffer.waiting.add(self)
             try:
                 await self._changed.wait()
@@ -125,7 +122,7 @@ class Body:
             return False
         at, live = self.count, self._is_live
         self.over = last
-        self._add(chunk)
+        self._add(chunk, size)
         if not self._lacks(at):
             if not self.count % BURST:
                 await anyio.lowlevel.checkpoint()
@@ -138,7 +135,8 @@ class Body:
         except BaseException:
             if self._is_open_to(writer) and (self._sending is None or self._sending.taken <= at):
                 self._chunks.pop()
-                self._give_back(len(chunk) + CHUNK_OVERHEAD)
+                self.count -= 1
+                self._give_back(size)
                 self.handed -= len(chunk)
                 self.over = False
             raise
@@ -155,7 +153,7 @@ class Body:
             self._let_go_of(self._sending.written)
         if self._stopped or (self._held_bytes and not self._buffer.make_room(self, size)):
             return False
-        self._add(chunk)
+        self._add(chunk, size)
         return True
 
     def take_all_back(self) -> bool:
@@ -165,6 +163,7 @@ class Body:
         """
         if not self.held or (self._sending is not None and (self._sending.taken or self._sending.ended)):
             return False
+        self.count -= len(self._chunks)
         self._chunks.clear()
         self._give_back(self._held_bytes)
         self.handed = 0
@@ -212,10 +211,11 @@ class Body:
         if not self._retaining:
             self._let_go_of(count)
 
-    def _add(self, chunk: bytes) -> None:
+    def _add(self, chunk: bytes, size: int) -> None:
         self._chunks.append(chunk)
-        self._held_bytes += len(chunk) + CHUNK_OVERHEAD
-        self._buffer.used += len(chunk) + CHUNK_OVERHEAD
+        self.count += 1
+        self._held_bytes += size
+        self._buffer.used += size
         self.handed += len(chunk)
         self._push()
 
@@ -308,7 +308,9 @@ class Sending(LiveBody):
             if self.taken - first == BURST:
                 self._waits = True
                 return writer.pause()
-            chunk = self._take(body.chunk(self.taken))
+            chunk = body.chunk(self.taken)
+            self.taken += 1
+            self.sent += len(chunk)
             self._has_last = body.over and self.taken == body.count
             if not writer.write(chunk, last=self._has_last):
                 self._waits = True
@@ -332,9 +334,7 @@ class Sending(LiveBody):
                 self._end()
                 raise StopAsyncIteration
             await self._body.changed()
-        return self._take(self._body.chunk(self.taken))
-
-    def _take(self, chunk: bytes) -> bytes:
+        chunk = self._body.chunk(self.taken)
         self.taken += 1
         self.sent += len(chunk)
         return chunk

@@ -185,7 +185,7 @@ class PublisherReporter(Reporter[PublisherEvent]):
     @property
     def is_detailed(self) -> bool:
         """Whether anybody is told that a segment begins and is published. Else these events need not be made."""
-        return self.is_heard(logging.DEBUG)
+        return self._on_event is not None or self._logger.isEnabledFor(logging.DEBUG)
 
     def lost(self, error: TrickleError) -> None:
         """A request got no answer."""

@@ -11,11 +11,11 @@ from __future__ import annotations
 from collections import Counter, deque
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
+from functools import partial
 from types import TracebackType
 from typing import Final, TypeAlias, assert_never
 
 import anyio
-from anyio.lowlevel import current_token
 
 from tricklecast.publisher.body import Body, Buffer, Sending
 from tricklecast.publisher.core import Advance, Plan, Progress, Receipt, Resync, RetryAfter, Ticket
@@ -34,7 +34,7 @@ from tricklecast.trickle.client import faults
 from tricklecast.trickle.client.answers import Answer, ExchangeOutcome, Lost, exchange
 from tricklecast.trickle.client.nodes import Nodes, ask, shown
 from tricklecast.trickle.client.retry import Stop
-from tricklecast.trickle.client.tasks import Notifier, clock
+from tricklecast.trickle.client.tasks import Notifier, clock, present_loop
 from tricklecast.trickle.client.transport import TrickleClient
 from tricklecast.trickle.errors import (
     ClosedHere,
@@ -96,6 +96,7 @@ class Requests:
 
     Attributes:
         on_move: is told when a request goes to another node: why, in how many seconds, the attempt and the segment.
+        alone: there is one node only.
     """
 
     def __init__(self, http: TrickleClient, nodes: Nodes, content_type: str, *, takeover: bool) -> None:
@@ -104,13 +105,9 @@ class Requests:
         self._nodes = nodes
         self._content_type = content_type
         self._polite = {} if takeover else {wire.IF_IDLE: "1"}
+        self.alone: Final = nodes.alone
 
-    @property
-    def alone(self) -> bool:
-        """Whether there is one node only."""
-        return self._nodes.alone
-
-    async def post(self, ticket: Ticket, body: Sending) -> ExchangeOutcome:
+    def post(self, ticket: Ticket, body: Sending) -> Awaitable[ExchangeOutcome]:
         """Publish a segment. Returns early if the server answers early."""
         headers = {
             "Content-Type": self._content_type,
@@ -121,21 +118,22 @@ class Requests:
             headers[wire.RESET] = "1"
         if ticket.numbering:
             headers[wire.LIFE] = ticket.numbering
-        headers |= _pinned(ticket.epoch)
-        return await self._send("POST", _segment(ticket.seq), headers, ticket.attempt, ticket.seq, body)
+        if ticket.epoch is not None:
+            headers[wire.EPOCH] = str(ticket.epoch)
+        return self._send("POST", _segment(ticket.seq), headers, ticket.attempt, ticket.seq, body)
 
-    async def next(self, attempt: int) -> ExchangeOutcome:
+    def next(self, attempt: int) -> Awaitable[ExchangeOutcome]:
         """Ask where the head is."""
-        return await self._send("GET", ChannelURL.next, {}, attempt)
+        return self._send("GET", ChannelURL.next, {}, attempt)
 
-    async def delete(self, attempt: int, epoch: int | None) -> ExchangeOutcome:
+    def delete(self, attempt: int, epoch: int | None) -> Awaitable[ExchangeOutcome]:
         """End the channel, if it is in that epoch."""
-        return await self._send("DELETE", str, self._polite | _pinned(epoch), attempt)
+        return self._send("DELETE", str, self._polite | _pinned(epoch), attempt)
 
-    async def give_up(self, seq: int, epoch: int | None) -> ExchangeOutcome:
+    def give_up(self, seq: int, epoch: int | None) -> Awaitable[ExchangeOutcome]:
         """Tell the server that no more will come of a segment: what it has is a part."""
         headers = {wire.TRUNCATED: "dropped"} | _pinned(epoch)
-        return await self._send("DELETE", _segment(seq), headers, seq=seq)
+        return self._send("DELETE", _segment(seq), headers, seq=seq)
 
     async def has(self, seq: int, body: Body) -> bool:
         """Whether the server has exactly this body as a finished segment: reads it back."""
@@ -156,12 +154,12 @@ class Requests:
             mine.update(body.chunk(at))
         return mine.digest() == theirs.digest()
 
-    async def leave(self, seq: int, epoch: int | None) -> ExchangeOutcome:
+    def leave(self, seq: int, epoch: int | None) -> Awaitable[ExchangeOutcome]:
         """Tell the server that this client publishes no more. ``seq`` is its newest segment, which is over."""
         headers = {wire.TRUNCATED: "left", wire.LEAVE: "1"} | _pinned(epoch)
-        return await self._send("DELETE", _segment(seq), headers, seq=seq)
+        return self._send("DELETE", _segment(seq), headers, seq=seq)
 
-    async def _send(
+    def _send(
         self,
         method: str,
         target: Callable[[ChannelURL], str],
@@ -170,8 +168,9 @@ class Requests:
         seq: int | None = None,
         body: Sending | None = None,
         stays_open: Callable[[Answer], bool] = lambda _: False,
-    ) -> ExchangeOutcome:
-        headers |= {wire.ATTEMPT: str(attempt)} if attempt > 1 else {}
+    ) -> Awaitable[ExchangeOutcome]:
+        if attempt > 1:
+            headers[wire.ATTEMPT] = str(attempt)
 
         def request(url: ChannelURL) -> Awaitable[ExchangeOutcome]:
             place = "" if self._nodes.alone else f"{shown(url.root)}: "
@@ -179,7 +178,7 @@ class Requests:
                 *(self._http, method, target(url), headers), body=body, seq=seq, place=place, stays_open=stays_open
             )
 
-        return await ask(
+        return ask(
             self._nodes,
             request,
             seq=seq,
@@ -395,11 +394,18 @@ class Upload:
     def __init__(self, ticket: Ticket, body: Body) -> None:
         self.ticket = ticket
         self.body = body
-        self.scope = anyio.CancelScope()  # cancelling it cuts the request off
+        self.scope: anyio.CancelScope | None = None  # of the carrier that carries it now
+        self.is_cut = False
         self.stay: anyio.CancelScope | None = None  # cancelling it cuts this attempt off: another one follows
         self.segment: SegmentWriter | None = None  # None while it is a preconnect
         self.touched = False  # something of it has been handed to a connection
         self.resting = False  # it has to be made again, and nothing of that has been handed to a connection yet
+
+    def cut(self) -> None:
+        """Cut the request off, or let there be none."""
+        self.is_cut = True
+        if self.scope is not None:
+            self.scope.cancel()
 
 
 StartTask: TypeAlias = Callable[..., object]
@@ -486,7 +492,7 @@ class Segments:
             LocalProtocolError: the publisher was opened in another event loop.
         """
         self._check_open()
-        if self._loop is not None and current_token() != self._loop:
+        if self._loop is not None and present_loop() != self._loop:
             raise LocalProtocolError(
                 "this publisher was opened in another event loop; threads share one of tricklecast.sync"
             )
@@ -497,7 +503,8 @@ class Segments:
         elif self._is_full or self._entering:
             await self._wait_for_room()
         self._pending.append(segment)
-        self._let_in()
+        if self._entering:
+            self._let_in()
 
     async def _wait_for_room(self) -> None:
         """Wait until the buffer has room.
@@ -590,7 +597,7 @@ class Segments:
             if upload.touched and tell:
                 self._tell_dropped(upload.ticket.seq)
             upload.body.forget()
-            upload.scope.cancel()
+            upload.cut()
         self._settle(segment, result)
         self.open_ahead()
 
@@ -599,7 +606,7 @@ class Segments:
     def start(self, start: StartTask) -> None:
         """Open the preconnects, in tasks that ``start`` makes."""
         self._start = start
-        self._loop = current_token()
+        self._loop = present_loop()
         self.now = clock()
         self._idle_since = self.now()
         self.open_ahead()
@@ -683,7 +690,7 @@ class Segments:
         for upload in list(self._ahead):
             if upload is not spare:
                 self._ahead.remove(upload)
-                upload.scope.cancel()
+                upload.cut()
 
     def fail(self, error: Exception) -> None:
         """Something raised that this package does not know: nothing more can be published."""
@@ -737,20 +744,24 @@ class Segments:
         """Carry what is due, one request after the other; never returns."""
         woken = Notifier()
         while True:
-            while self._due:
-                await self._carry(self._due.popleft())
-            self._free.append(woken)
-            await woken.wait()
+            with anyio.CancelScope() as scope:  # one for each request would cost more than what it sends
+                while not scope.cancel_called:
+                    while self._due and not scope.cancel_called:
+                        await self._carry(self._due.popleft(), scope)
+                    self._free.append(woken)
+                    await woken.wait()
 
-    async def _carry(self, upload: Upload) -> None:
+    async def _carry(self, upload: Upload, scope: anyio.CancelScope) -> None:
         """Make the requests for one seq until its segment was published or lost."""
+        upload.scope = scope
         try:
-            with upload.scope:
-                while await self._admit(upload) and await self._attempt(upload):
-                    pass
+            while not upload.is_cut and (self._may_begin(upload) or await self._admitted(upload)):
+                if not self._begin(upload) or not await self._attempt(upload):
+                    break
         except Exception as error:
             self.fail(error)
         finally:
+            upload.scope = None
             upload.body.stop()
             if upload in self._ahead:
                 self._ahead.remove(upload)
@@ -762,7 +773,7 @@ class Segments:
                 self._due.append(self._queued.popleft())
             self._notify()
 
-    async def _admit(self, upload: Upload) -> bool:
+    async def _admitted(self, upload: Upload) -> bool:
         """Wait until a request may be made; ``False`` if there is to be none any more."""
         while not self._may_begin(upload):
             if self._stopped or self.error is not None:
@@ -775,6 +786,10 @@ class Segments:
                 if self._plan.uncertain:
                     self._locate_soon()
                 await self._changed.wait()
+        return True
+
+    def _begin(self, upload: Upload) -> bool:
+        """Get the ticket of a request that is made now; ``False`` if there is to be none."""
         ticket = self._plan.before_request(upload.ticket)
         if isinstance(ticket, Advance):
             self._conclude(upload, ticket)
@@ -791,14 +806,17 @@ class Segments:
         seq, plan = upload.ticket.seq, self._plan
         if plan.uncertain or self._stopped or self.error is not None or self.now() < self._pause_until:
             return False
-        others = (segment._upload for segment in self._pending if segment._upload is not None)
-        return plan.numbering.may_open(seq) and not any(other.resting and other.ticket.seq < seq for other in others)
+        for segment in self._pending:
+            other = segment._upload
+            if other is not None and other.resting and other.ticket.seq < seq:
+                return False
+        return plan.numbering.may_open(seq)
 
     async def _attempt(self, upload: Upload) -> bool:
         """Make one request; whether another one is to follow."""
         begun_at = self.now()
         body, ticket = upload.body, upload.ticket
-        sending = body.send(lambda: self._on_begun(upload))
+        sending = body.send(partial(self._on_begun, upload))
         outcome: ExchangeOutcome | None = None
         if self._requests.alone:
             outcome = await self._requests.post(ticket, sending)
@@ -997,5 +1015,6 @@ class Segments:
 
     def _notify(self) -> None:
         """Something has changed: wake each task that waits for it."""
-        self._let_in()
+        if self._entering:
+            self._let_in()
         self._changed.notify()

@@ -67,6 +67,7 @@ class Nodes:
 
     Attributes:
         current: the node that is asked next.
+        alone: there is only one.
         rng: draws pauses, too.
     """
 
@@ -75,13 +76,9 @@ class Nodes:
         self.rng = rng
         self._urls = (urls[0], *rng.sample(urls[1:], len(urls) - 1))
         self._by_place = {_place(f"{url.root}{url.base_path}"): url for url in urls} if follows else {}
+        self.alone: Final = len(urls) == 1
         self._failed: set[ChannelURL] = set()  # since one last worked, or since all had failed
         self._owner: str | None = None  # as it was told last; None: the node that was asked
-
-    @property
-    def alone(self) -> bool:
-        """Whether there is only one."""
-        return len(self._urls) == 1
 
     def connect_s(self, usual_s: float) -> float:
         """How long making a connection may take, in seconds, if it usually may take ``usual_s``."""
