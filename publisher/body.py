@@ -57,7 +57,7 @@ class Buffer:
         self.used -= size
         if self.waiting:
             for body in list(self.waiting):
-                body.notify()
+                body.changes.notify()
 
 
 class Body:
@@ -72,6 +72,7 @@ class Body:
         self.handed = 0  # bytes that the writer has handed over
         self.over = False  # the writer has ended the body
         self.held = True  # all that was handed over is still here
+        self.changes = Notifier()
         self._buffer = buffer
         self._chunks: deque[bytes] = deque()
         self._let_go = 0
@@ -81,7 +82,6 @@ class Body:
         self._resting = False
         self._stopped = False
         self._writers = 0
-        self._changed = Notifier()
 
     def send(self, begun: Callable[[], None] = lambda: None) -> Sending:
         """The body of the next request, from its start; an earlier request gets no more.
@@ -91,14 +91,14 @@ class Body:
         """
         self._sending = Sending(self, begun)
         self._resting = False
-        self.notify()
+        self.changes.notify()
         return self._sending
 
     def rest(self) -> None:
         """No request will be under way for a while: the writer may go on as long as there is room."""
         self._sending = None
         self._resting = True
-        self.notify()
+        self.changes.notify()
 
     async def put(self, chunk: bytes, *, last: bool = False) -> bool:
         """Hand one chunk over; ``False`` if the body was stopped, or taken back, instead.
@@ -115,7 +115,7 @@ class Body:
         while self._is_open_to(writer) and not self._has_room(size):
             self._buffer.waiting.add(self)
             try:
-                await self._changed.wait()
+                await self.changes.wait()
             finally:
                 self._buffer.waiting.discard(self)
         if not self._is_open_to(writer):
@@ -131,7 +131,7 @@ class Body:
             if not live:
                 await anyio.lowlevel.checkpoint()
             while live and self._is_open_to(writer) and not self._resting and self._lacks(at):
-                await self._changed.wait()
+                await self.changes.wait()
         except BaseException:
             if self._is_open_to(writer) and (self._sending is None or self._sending.taken <= at):
                 self._chunks.pop()
@@ -169,7 +169,7 @@ class Body:
         self.handed = 0
         self.over = False
         self._writers += 1
-        self.notify()
+        self.changes.notify()
         return True
 
     def end(self) -> None:
@@ -181,7 +181,7 @@ class Body:
         """Wait until the end was handed over in the way of :meth:`put`, with the same result."""
         writer, live = self._writers, self._is_live
         while live and self._is_open_to(writer) and not self._resting and not (self._sending and self._sending.ended):
-            await self._changed.wait()
+            await self.changes.wait()
         return self._is_open_to(writer)
 
     def forget(self) -> None:
@@ -193,14 +193,7 @@ class Body:
         """Nobody takes chunks any more; wakes the writer."""
         self._stopped = True
         self._let_go_of(self.count)
-        self.notify()
-
-    async def changed(self) -> None:
-        """Wait for the next change."""
-        await self._changed.wait()
-
-    def notify(self) -> None:
-        self._changed.notify()
+        self.changes.notify()
 
     def chunk(self, at: int) -> bytes:
         """The chunk with this number, counted from 0; it must still be held."""
@@ -222,7 +215,7 @@ class Body:
     def _push(self) -> None:
         if self._sending is not None:
             self._sending.push()
-        self._changed.notify()
+        self.changes.notify()
 
     def _let_go_of(self, count: int) -> None:
         size = 0
@@ -285,7 +278,7 @@ class Sending(LiveBody):
         self.sent = self.taken = self.written = 0
         self._writer, self._waits, self._has_last, self.ended = writer, False, False, False
         self.push()
-        self._body.notify()
+        self._body.changes.notify()
 
     def resume(self) -> None:
         """See :class:`LiveBody`."""
@@ -293,7 +286,7 @@ class Sending(LiveBody):
         if self.written < self.taken:
             self._confirm()
         self.push()
-        self._body.notify()
+        self._body.changes.notify()
 
     def detach(self) -> None:
         """See :class:`LiveBody`."""
@@ -328,12 +321,13 @@ class Sending(LiveBody):
         """The next chunk, for transports that read a body: by asking for it they say that the last one was written."""
         if self.written < self.taken:
             self._confirm()
-            self._body.notify()
+            self._body.changes.notify()
         while self.taken == self._body.count:
             if self._body.over:
                 self._end()
+                self._body.changes.notify()
                 raise StopAsyncIteration
-            await self._body.changed()
+            await self._body.changes.wait()
         chunk = self._body.chunk(self.taken)
         self.taken += 1
         self.sent += len(chunk)
@@ -349,4 +343,3 @@ class Sending(LiveBody):
         self.ended = True
         if not self.taken:
             self._begun()
-        self._body.notify()

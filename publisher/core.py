@@ -385,10 +385,10 @@ class Plan:
         """``POST /{channel}/{seq}`` was answered or lost."""
         self._note(outcome)
         error = error_of(outcome, ticket.seq)
+        if error is None:
+            assert isinstance(outcome, Answer)
+            return self._on_ok(ticket, outcome, progress)
         match error:
-            case None:
-                assert isinstance(outcome, Answer)
-                return self._on_ok(ticket, outcome, progress)
             case ChannelBusy():
                 return self._on_busy(ticket, error, progress)
             case SegmentMissing():
@@ -655,7 +655,7 @@ class Numbering:
 
     def may_open(self, seq: int) -> bool:
         """Whether a request for this seq can be made now: the server takes none further ahead of its head."""
-        return seq <= max(self._head, self._flowed) + 1
+        return seq <= self._head + 1 or seq <= self._flowed + 1
 
     def leaps(self, seq: int) -> bool:
         """Whether all before this seq are done with, and the server may not know it: it may never have heard of some
@@ -664,12 +664,14 @@ class Numbering:
 
     def bind(self, seq: int) -> None:
         """There is something to send as this seq."""
-        self.newest = max(self.newest, seq)
+        if seq > self.newest:
+            self.newest = seq
         self._unsettled.add(seq)
 
     def flow(self, seq: int) -> None:
         """The first byte of it, or its end, has left for the server."""
-        self._flowed = max(self._flowed, seq)
+        if seq > self._flowed:
+            self._flowed = seq
 
     def release(self, seq: int) -> bool:
         """There is nothing to send as this seq after all. Returns whether it can be used for another segment."""

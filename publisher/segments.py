@@ -12,6 +12,7 @@ from collections import Counter, deque
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
 from functools import partial
+from operator import methodcaller
 from types import TracebackType
 from typing import Final, TypeAlias, assert_never
 
@@ -120,7 +121,7 @@ class Requests:
             headers[wire.LIFE] = ticket.numbering
         if ticket.epoch is not None:
             headers[wire.EPOCH] = str(ticket.epoch)
-        return self._send("POST", _segment(ticket.seq), headers, ticket.attempt, ticket.seq, body)
+        return self._send("POST", methodcaller("segment", ticket.seq), headers, ticket.attempt, ticket.seq, body)
 
     def next(self, attempt: int) -> Awaitable[ExchangeOutcome]:
         """Ask where the head is."""
@@ -133,11 +134,11 @@ class Requests:
     def give_up(self, seq: int, epoch: int | None) -> Awaitable[ExchangeOutcome]:
         """Tell the server that no more will come of a segment: what it has is a part."""
         headers = {wire.TRUNCATED: "dropped"} | _pinned(epoch)
-        return self._send("DELETE", _segment(seq), headers, seq=seq)
+        return self._send("DELETE", methodcaller("segment", seq), headers, seq=seq)
 
     async def has(self, seq: int, body: Body) -> bool:
         """Whether the server has exactly this body as a finished segment: reads it back."""
-        found = await self._send("GET", _segment(seq), {}, seq=seq, stays_open=_is_whole)
+        found = await self._send("GET", methodcaller("segment", seq), {}, seq=seq, stays_open=_is_whole)
         if not (isinstance(found, Answer) and _is_whole(found)):
             return False
         from hashlib import sha256  # after a crash of the server only
@@ -157,7 +158,7 @@ class Requests:
     def leave(self, seq: int, epoch: int | None) -> Awaitable[ExchangeOutcome]:
         """Tell the server that this client publishes no more. ``seq`` is its newest segment, which is over."""
         headers = {wire.TRUNCATED: "left", wire.LEAVE: "1"} | _pinned(epoch)
-        return self._send("DELETE", _segment(seq), headers, seq=seq)
+        return self._send("DELETE", methodcaller("segment", seq), headers, seq=seq)
 
     def _send(
         self,
@@ -185,10 +186,6 @@ class Requests:
             is_untouched=lambda: body is None or not (body.taken or body.ended),
             on_move=lambda error, pause_s: self.on_move(error, pause_s, attempt, seq),
         )
-
-
-def _segment(seq: int) -> Callable[[ChannelURL], str]:
-    return lambda url: url.segment(seq)
 
 
 def _is_whole(answer: Answer) -> bool:
@@ -264,7 +261,7 @@ class SegmentWriter:
                 if self._wait:
                     await self.settled()
         finally:
-            if not handed_over:
+            if not handed_over and self._result is None:
                 self.abort()
 
     async def write(self, chunk: bytes) -> None:
@@ -833,9 +830,9 @@ class Segments:
             now=now,
         )
         self._note(outcome)
-        self._leave_node(outcome)
         decision = self._plan.on_post(ticket, outcome, progress)
-        self._tell_forgotten()
+        if self._plan.numbering.forgotten:
+            self._tell_forgotten()
         match decision:
             case Advance(in_doubt=in_doubt):
                 if in_doubt and await self._is_stored(upload):
@@ -953,7 +950,6 @@ class Segments:
                 since, begun_at = self._plan.numbering.confirmed, self.now()
                 outcome = await self._requests.next(attempt)
                 self._note(outcome)
-                self._leave_node(outcome)
                 now = self.now()
                 decision = self._plan.on_located(outcome, since, now, now - begun_at)
                 self._tell_forgotten()
@@ -991,12 +987,12 @@ class Segments:
             self._deleting -= 1
             self._notify()
 
-    def _leave_node(self, outcome: ExchangeOutcome) -> None:
-        """If a node of a cluster is lost, open the preconnects again, at another node.
+    def _leave_node(self) -> None:
+        """A node was lost: if it is one of a cluster, open the preconnects again, at another node.
 
         One to a node that is silent would hold the next segment up for as long again.
         """
-        if isinstance(outcome, Lost) and not self._requests.alone:
+        if not self._requests.alone:
             for upload in self._ahead:
                 upload.resting = True
                 upload.body.rest()  # from now on nothing goes to the old connection
@@ -1010,6 +1006,7 @@ class Segments:
     def _note(self, outcome: ExchangeOutcome) -> None:
         if isinstance(outcome, Lost):
             self._report.lost(outcome.error)
+            self._leave_node()
         else:
             self._report.answered()
 

@@ -90,7 +90,8 @@ class RetryBudget:
 
     def earn(self) -> None:
         """Count a wanted request that succeeded."""
-        self._tokens = min(self._reserve, self._tokens + self._ratio)
+        if self._tokens < self._reserve:
+            self._tokens = min(self._reserve, self._tokens + self._ratio)
 
     def spend(self) -> bool:
         """Pay for one retry; ``False``, and nothing is paid, if less than one token is left."""

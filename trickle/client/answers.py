@@ -257,7 +257,11 @@ async def exchange(
             break
         url, redirects = target, redirects + 1
         await _beginning(answer)
-    if not stays_open(answer):
+    if stays_open(answer):
+        return answer
+    if answer.empty and isinstance(answer.body, ResponseBody):  # our transport sees an empty body's end without a read
+        answer.body.close()
+    else:
         line = first_line(await _beginning(answer))
         answer.detail = answer.detail or line
     return answer
@@ -307,8 +311,6 @@ async def _beginning(answer: Answer) -> bytes:
     """Read the beginning of a body and close it. A body that ends soon leaves its connection usable."""
     body, begin = answer.body, b""
     try:
-        if answer.empty and isinstance(body, ResponseBody):  # our transport sees an empty body's end without a read
-            return begin
         with anyio.move_on_after(DETAIL_S):
             while len(begin) <= DETAIL_BYTES and (chunk := await body.receive()):
                 begin += chunk

@@ -28,7 +28,7 @@ Fields = list[tuple[bytes, bytes]]
 """Headers in the order of the head: names in lower case, values without white space around them."""
 
 _HTTP: Final = b"HTTP/"
-"""Each response begins with these bytes."""
+"""Each response begins with these five bytes."""
 
 _NAME: Final = rb"[!#$%&'*+.^_`|~0-9A-Za-z-]+"
 _STATUS_LINE: Final = re.compile(rb"HTTP/(1\.[01]) ([1-9][0-9]{2})(?: ([\t\x20-\x7e\x80-\xff]*))?")
@@ -105,9 +105,9 @@ def parse_response(data: bytes | bytearray, searched: int = 0) -> tuple[Response
     Raises:
         InvalidHead: the head breaks the rules of HTTP, or is longer than :data:`MAX_HEAD`.
     """
-    if not _HTTP.startswith(data[: len(_HTTP)]):
+    if not _HTTP.startswith(data[:5]):
         raise InvalidHead(f"it begins with {bytes(data[:20])!r}")
-    end = data.find(b"\r\n\r\n", max(0, searched - 3), MAX_HEAD)
+    end = data.find(b"\r\n\r\n", searched - 3 if searched > 3 else 0, MAX_HEAD)
     if end < 0:
         if len(data) >= MAX_HEAD:
             raise InvalidHead(f"its head is longer than {MAX_HEAD} bytes")

@@ -184,7 +184,7 @@ class SocketStream(ByteStream):
                 raise anyio.BrokenResourceError from self._failure
             if self._ended:
                 raise anyio.EndOfStream
-            if in_trio():
+            if "trio" in sys.modules and in_trio():
                 await self._wait_for_anyio()
                 continue
             waiter = self._watch()

@@ -19,6 +19,7 @@ tasks outside a task group.
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Awaitable, Callable, Coroutine
 from contextvars import copy_context
 from typing import TYPE_CHECKING, Any, Final, TypeVar
@@ -52,7 +53,7 @@ class Notifier:
 
     async def wait(self) -> None:
         """Wait for the next :meth:`notify`."""
-        if in_trio():
+        if "trio" in sys.modules and in_trio():
             self._event = self._event or anyio.Event()
             await self._event.wait()
             return
@@ -91,7 +92,7 @@ def clock() -> Callable[[], float]:
 
 def present_loop() -> object:
     """What stands for the event loop of the present task. ``anyio.lowlevel.current_token`` takes ten times as long."""
-    if in_trio():
+    if "trio" in sys.modules and in_trio():
         import trio
 
         return trio.lowlevel.current_trio_token()

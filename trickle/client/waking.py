@@ -61,15 +61,15 @@ class Waiter(asyncio.Future[None]):
         """
         loop = self.get_loop()
         _DUE[loop] = due = [self]
-        done = 0
         try:
-            while done < len(due):
-                done += 1
-                due[done - 1]._run()
-        finally:
+            for waiter in due:  # which grows meanwhile
+                waiter._run()
+        except BaseException:  # the program was told to end
             del _DUE[loop]
-            for waiter in due[done:]:  # the program was told to end
+            for waiter in due:
                 waiter.wake_soon()
+            raise
+        del _DUE[loop]
 
     def wake_soon(self) -> None:
         """Complete the future: its task runs after the present one, in this turn or the next one."""
