@@ -112,21 +112,22 @@ class Body:
         :meth:`end`. Cancelled, it takes the chunk back unless a request has it already.
         """
         writer, size = self._writers, len(chunk) + CHUNK_OVERHEAD
-        while self._is_open_to(writer) and not self._has_room(size):
+        while not self._stopped and writer == self._writers and not self._has_room(size):
             self._buffer.waiting.add(self)
             try:
                 await self.changes.wait()
             finally:
                 self._buffer.waiting.discard(self)
-        if not self._is_open_to(writer):
+        if self._stopped or writer != self._writers:
             return False
-        at, live = self.count, self._is_live
+        at, sending = self.count, self._sending
+        live = not self._resting and (sending is None or sending.written == at)
         self.over = last
         self._add(chunk, size)
-        if not self._lacks(at):
+        if sending is not None and sending.written > at:
             if not self.count % BURST:
                 await anyio.lowlevel.checkpoint()
-            return self._is_open_to(writer)
+            return not self._stopped and writer == self._writers
         try:
             if not live:
                 await anyio.lowlevel.checkpoint()
@@ -136,7 +137,8 @@ class Body:
             if self._is_open_to(writer) and (self._sending is None or self._sending.taken <= at):
                 self._chunks.pop()
                 self.count -= 1
-                self._give_back(size)
+                self._held_bytes -= size
+                self._buffer.give_back(size)
                 self.handed -= len(chunk)
                 self.over = False
             raise
@@ -165,7 +167,8 @@ class Body:
             return False
         self.count -= len(self._chunks)
         self._chunks.clear()
-        self._give_back(self._held_bytes)
+        self._buffer.give_back(self._held_bytes)
+        self._held_bytes = 0
         self.handed = 0
         self.over = False
         self._writers += 1
@@ -179,7 +182,8 @@ class Body:
 
     async def flush(self) -> bool:
         """Wait until the end was handed over in the way of :meth:`put`, with the same result."""
-        writer, live = self._writers, self._is_live
+        writer, sending = self._writers, self._sending
+        live = not self._resting and (sending is None or sending.written == self.count)
         while live and self._is_open_to(writer) and not self._resting and not (self._sending and self._sending.ended):
             await self.changes.wait()
         return self._is_open_to(writer)
@@ -224,27 +228,20 @@ class Body:
             self._let_go += 1
             self.held = False
         if size:
-            self._give_back(size)
-
-    def _give_back(self, size: int) -> None:
-        self._held_bytes -= size
-        self._buffer.give_back(size)
+            self._held_bytes -= size
+            self._buffer.give_back(size)
 
     def _is_open_to(self, writer: int) -> bool:
         """Whether what this writer hands over still belongs here; writers are counted."""
         return not self._stopped and writer == self._writers
-
-    @property
-    def _is_live(self) -> bool:
-        """Whether what is handed over now is written at once, or as soon as the first request is made."""
-        return not self._resting and (self._sending is None or self._sending.written == self.count)
 
     def _lacks(self, at: int) -> bool:
         """Whether the chunk with this number has not been written yet."""
         return self._sending is None or self._sending.written <= at
 
     def _has_room(self, size: int) -> bool:
-        if self._retaining and self._buffer.fits(size):
+        buffer = self._buffer
+        if self._retaining and buffer.used + size <= buffer.limit:
             return True
         if self._sending is not None and self._sending.written == self.count:
             self._retaining = False

@@ -179,6 +179,8 @@ class Requests:
                 *(self._http, method, target(url), headers), body=body, seq=seq, place=place, stays_open=stays_open
             )
 
+        if self.alone:
+            return request(self._nodes.current)
         return ask(
             self._nodes,
             request,
@@ -303,12 +305,14 @@ class SegmentWriter:
 
     def end_nowait(self) -> None:
         """End the segment without waiting, instead of leaving its block; :meth:`settled` waits for the receipt."""
-        self._check_entered()
-        self._check_writer()
+        if self._writing or not self._is_entered:
+            self._check_entered()
+            self._check_writer()
         self._left = True
         self._ended_at = self._segments.now()
         if self._result is None:
-            self._segments.bind(self).body.end()
+            upload = self._upload or self._segments.bind(self)
+            upload.body.end()
 
     async def end(self) -> Receipt:
         """End the segment, and wait for its receipt. A wait that is cancelled changes nothing: call it again.
@@ -333,12 +337,16 @@ class SegmentWriter:
             self._segments.give_up(self, ClosedHere("the segment was cut off"))
 
     async def _write(self, chunk: bytes, *, last: bool = False) -> None:
-        self._check_open()
+        if self._left or self._writing or not self._is_entered:
+            self._check_open()
         self._writing = True
         try:
-            self._check_result()
-            if (data := as_bytes(chunk)) and not await self._segments.bind(self).body.put(data, last=last):
+            if self._result is not None:
                 self._check_result()
+            if data := as_bytes(chunk):
+                upload = self._upload or self._segments.bind(self)
+                if not await upload.body.put(data, last=last):
+                    self._check_result()
         finally:
             self._writing = False
 
@@ -348,14 +356,15 @@ class SegmentWriter:
         Raises:
             TrickleError: it failed, as in :meth:`write`.
         """
-        self._check_entered()
+        if not self._is_entered:
+            self._check_entered()
         self._asking += 1
         try:
             while self._result is None:
                 await self._done.wait()
         finally:
             self._asking -= 1
-        return self.receipt
+        return self._result if isinstance(self._result, Receipt) else self.receipt
 
     def _check_entered(self) -> None:
         if not self._is_entered:
