@@ -474,7 +474,7 @@ def test_many_small_chunks_are_let_go_and_sent_again_in_linear_time() -> None:
         body.rest()
         body._chunks.extend([b"x"] * count)
         body._held_bytes = body._buffer.used = count * (1 + CHUNK_OVERHEAD)
-        body.handed = count
+        body.count = body.handed = count
         sending, socket = body.send(), Socket(room=10**9)
         sending.start(socket)
         while sending.written < count:
