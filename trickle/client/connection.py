@@ -204,8 +204,7 @@ class Connection:
 
     def limit_silence(self, read_s: float | None) -> None:
         """Let a read, also a present one, wait for bytes of the response for ``read_s`` seconds; ``None``: for ever."""
-        if self._tcp.receive_s != read_s:
-            self._tcp.limit_wait(read_s)
+        self._tcp.limit_wait(read_s)
 
     def is_usable(self) -> bool:
         """Whether this idle connection may carry another request."""
@@ -525,10 +524,7 @@ class ResponseBody:
                 elif not decoder.end():
                     raise self._failed(faults.ReadError("the connection was closed in the middle of an answer"))
         except InvalidBody as error:
-            failure = self._failed(InvalidAnswer(str(error)))
-            if partial := decoder.take_partial():
-                return partial
-            raise failure from error
+            raise self._failed(InvalidAnswer(str(error))) from error
         except faults.ReadTimeout:
             raise
         except faults.TransportError:

@@ -7,7 +7,15 @@ import pytest
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
-from tricklecast.trickle.client.heads import MAX_FIELDS, MAX_HEAD, InvalidHead, parse_response, request_head
+from tricklecast.trickle.client.heads import (
+    KEPT_BYTES,
+    MAX_FIELDS,
+    MAX_HEAD,
+    InvalidHead,
+    parse_fields,
+    parse_response,
+    request_head,
+)
 
 
 def head_of(*lines: bytes, rest: bytes = b"") -> bytes:
@@ -149,3 +157,22 @@ def test_what_is_read_is_what_h11_reads(data: bytes) -> None:
     assert head.chunked == any(name == b"transfer-encoding" for name, _ in theirs.headers)
     assert head.length == (None if head.chunked else lengths[0] if lengths else None)
     assert data[:size].endswith(b"\r\n\r\n")
+
+
+def test_a_head_is_read_the_same_again_and_if_it_is_long() -> None:
+    """Lines of short heads are kept; a wrong one is refused each time."""
+    long = (b"Y", bytes([97]) * KEPT_BYTES)
+    for fields in ([(b"X", b"1")], [(b"X", b"1")], [(b"X", b"1"), long], [(b"X", b"1"), long]):
+        found = parse_response(head_of(b"HTTP/1.1 200 OK", *(b"%b:%b" % field for field in fields)))
+        assert found is not None
+        assert found[0].headers == [(name.lower(), value) for name, value in fields]
+    for _ in range(2):
+        with pytest.raises(InvalidHead, match="not a header"):
+            parse_response(head_of(b"HTTP/1.1 200 OK", b"X 1"))
+
+
+def test_trailers_are_headers() -> None:
+    """The same rules hold."""
+    assert parse_fields(b"X: 1\r\ny:2 ") == [(b"x", b"1"), (b"y", b"2")]
+    with pytest.raises(InvalidHead, match="not a header"):
+        parse_fields(b"X: 1\r\n")

@@ -10,7 +10,7 @@ import anyio
 import pytest
 
 from tests.subscriber.fake import run
-from tricklecast.trickle.client.tasks import BackgroundTask, Notifier, beside, clock, first_error
+from tricklecast.trickle.client.tasks import BackgroundTask, Notifier, beside, clock, first_error, present_loop
 from tricklecast.trickle.errors import ClosedHere
 
 
@@ -270,3 +270,23 @@ def test_of_many_errors_the_first_of_ours_counts() -> None:
     assert first_error(deep) is ours
     first = KeyError("first")
     assert first_error(ExceptionGroup("", [first, ValueError("second")])) is first
+
+
+@pytest.mark.parametrize("backend", ["asyncio", "trio"])
+def test_each_run_has_a_loop_of_its_own(backend: str) -> None:
+    """All tasks of one run have the same."""
+    loops: list[object] = []
+
+    async def note() -> None:
+        loops.append(present_loop())
+
+    async def main() -> None:
+        async with anyio.create_task_group() as group:
+            group.start_soon(note)
+            group.start_soon(note)
+
+    for _ in range(2):
+        anyio.run(main, backend=backend)
+    assert loops[0] is loops[1]
+    assert loops[2] is loops[3]
+    assert loops[0] is not loops[2]

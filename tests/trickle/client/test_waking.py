@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import asyncio
 from contextvars import ContextVar
+from time import monotonic
 
 import pytest
 
-from tricklecast.trickle.client.waking import Waiter
+from tricklecast.trickle.client.waking import MAX_STEPS, Waiter, clock_of
 
 NAME: ContextVar[str] = ContextVar("NAME")
 
@@ -95,3 +96,71 @@ def test_a_task_that_is_cancelled_in_the_same_turn_is_cancelled() -> None:
             await task
 
     asyncio.run(main())
+
+
+def test_a_task_that_another_one_wakes_follows_it_in_the_same_turn() -> None:
+    """So does a third one, up to a limit; the others run in the next turn, and nothing is lost."""
+    woken: list[int] = []
+
+    async def main() -> None:
+        loop = asyncio.get_running_loop()
+        count = MAX_STEPS + 3
+        waiters = [Waiter(loop=loop) for _ in range(count)]
+
+        async def wait(number: int) -> None:
+            await waiters[number]
+            woken.append(number)
+            if number + 1 < count:
+                waiters[number + 1].wake_soon()
+
+        tasks = [asyncio.create_task(wait(number)) for number in range(count)]
+        await asyncio.sleep(0)
+        loop.call_soon(waiters[0].wake_now)
+        loop.call_soon(lambda: woken.append(-1))
+        await asyncio.gather(*tasks)
+        assert woken == [*range(MAX_STEPS), -1, *range(MAX_STEPS, count)]
+        waiters[0].wake_soon()  # too late: it is over
+
+    asyncio.run(main())
+
+
+def test_a_task_that_ends_the_program_holds_up_no_other() -> None:
+    """What it has woken is completed."""
+
+    async def main() -> None:
+        loop = asyncio.get_running_loop()
+        first, second = Waiter(loop=loop), Waiter(loop=loop)
+
+        async def wait() -> None:
+            await first
+            second.wake_soon()
+            raise SystemExit
+
+        ended: list[bool] = []
+
+        def wake() -> None:
+            with pytest.raises(SystemExit):
+                first.wake_now()
+            ended.append(True)
+
+        task = asyncio.create_task(wait())
+        await asyncio.sleep(0)
+        loop.call_soon(wake)
+        await second
+        assert ended
+        assert isinstance(task.exception(), SystemExit)
+
+    asyncio.run(main())
+
+
+def test_a_loop_of_another_kind_keeps_its_clock() -> None:
+    """The clock of asyncio's own loops is asked without them."""
+
+    class Other(asyncio.SelectorEventLoop):
+        def time(self) -> float:
+            return 7.0
+
+    own, other = asyncio.SelectorEventLoop(), Other()
+    assert (clock_of(own), clock_of(other)()) == (monotonic, 7.0)
+    own.close()
+    other.close()
