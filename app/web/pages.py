@@ -172,7 +172,7 @@ def pages_router(settings: Settings, pages: Pages) -> APIRouter:
     @router.head("/wall")
     @router.get("/wall")
     async def wall() -> Response:
-        return pages.render("wall.html")
+        return pages.render("wall.html", is_node=bool(settings.cluster))
 
     @router.head("/publish")
     @router.get("/publish")

@@ -10,10 +10,12 @@ import pytest
 from playwright.sync_api import Page, expect
 
 from tests.app.access.signing import SECRET, token
+from tests.app.cluster.test_nodes_on_nats import node
 from tests.publisher.media.clips import make_clip
 from tests.subscriber.check.segments import cut
 from tests.support.browser import Watched, barriers, wait_for
 from tests.support.local import LocalServer, local_server
+from tests.support.nats import nats_server
 from tests.support.waiting import WITHIN_S, eventually
 from tricklecast.trickle.records import Op
 
@@ -205,3 +207,17 @@ def test_with_tokens_the_list_needs_manage_and_a_picture_subscribe(
         expect(page.locator(".tile b")).to_have_text(["listed", "seen"])
         listed = page.locator(".tile", has_text="listed")
         expect(listed.locator(".why")).to_have_text("your token does not allow to watch it")
+
+
+def test_a_node_of_a_cluster_links_to_the_walls_of_the_others(tab: Watched) -> None:
+    """Those that have channels. It has tiles of its own ones."""
+    with nats_server() as nats, node("a", nats) as a, node("b", nats) as b:
+        post(a.server, "here", 0, b"text", "text/plain")
+        page = wall(a.server, tab)
+        page.locator(".tile").get_by_text("here").wait_for()
+        assert page.locator("#elsewhere").is_hidden()
+        post(b.server, "there", 0, b"text", "text/plain")
+        page.locator("#elsewhere").get_by_role("link", name="b").wait_for()
+        assert page.locator("#elsewhere a").get_attribute("href") == f"http://127.0.0.1:{b.server.port}/wall"
+        assert barriers(page) == []
+        assert page.locator("#elsewhere").inner_text() == "Other nodes have channels, too: b (1)"

@@ -7,7 +7,8 @@
  */
 
 import { Name } from "./name.js";
-import { byId, channelUrl, element, icon, signIn, token } from "./session.js";
+import { byId, channelUrl, element, icon, request, signIn, token } from "./session.js";
+import { link } from "./dashboard/cluster.js";
 import { Feed } from "./dashboard/feed.js";
 import { count } from "./dashboard/format.js";
 import { Model, STATES } from "./dashboard/model.js";
@@ -26,6 +27,8 @@ const AGAIN_MS = 15_000;
 /** An older picture is said to be old. */
 const OLD_MS = 15_000;
 const TICK_MS = 250;
+/** How often the page looks which other nodes of a cluster have channels. */
+const NODES_MS = 5_000;
 /** Tiles at most. Of more channels the first ones are shown: the filter finds the others. */
 const MOST_TILES = 400;
 /** The smallest width of a tile, on a wide window and on a telephone; the height of its name, in one line and in two; the
@@ -47,6 +50,7 @@ const model = new Model();
 const tiles = byId("tiles");
 const notice = byId("notice");
 const told = byId("told");
+const elsewhere = byId("elsewhere");
 const filter = /** @type {HTMLInputElement} */ (byId("filter"));
 
 /** The picture of one channel. */
@@ -252,6 +256,21 @@ async function make(tile, decoder) {
   }
 }
 
+// The other nodes of a cluster.
+
+/** A node shows the channels that it has itself: name those that have others. Who may not see nodes sees no line. */
+async function lookAround() {
+  if (document.hidden) return;
+  const response = await request("/api/v1/nodes").catch(() => null);
+  if (!response?.ok) return;
+  const { nodes } = /** @type {{ nodes: import("./dashboard/cluster.js").Node[] }} */ (await response.json());
+  const others = nodes.filter((one) => !one.this && one.channels > 0);
+  const links = others.flatMap((one) => [" ", link(one, "/wall"), ` (${count(one.channels)})`]);
+  elsewhere.replaceChildren("Other nodes have channels, too:", ...links);
+  elsewhere.hidden = !others.length;
+  measure();
+}
+
 // The user's actions.
 
 function toggleFull() {
@@ -317,4 +336,8 @@ document.addEventListener("fullscreenchange", () => {
 new ResizeObserver(measure).observe(document.body);
 setInterval(work, TICK_MS);
 arrange();
+if (document.documentElement.dataset.cluster !== undefined) {
+  setInterval(() => void lookAround(), NODES_MS);
+  void lookAround();
+}
 void feed.run();

@@ -111,10 +111,10 @@ export class Cluster {
 /** @param {Node} one */
 const isBad = ({ state, reachable }) => state === "deposed" || (!reachable && state !== "left");
 
-/** A link to a node's own dashboard. @param {Node} one */
-function link({ name, url }) {
+/** A link to a page of another node. @param {Node} one @param {string} path */
+export function link({ name, url }, path = "/") {
   if (!/^https?:\/\//.test(url)) return plain(name);
-  return element("a", { href: new URL("/", url).href, rel: "noreferrer" }, plain(name));
+  return element("a", { href: new URL(path, url).href, rel: "noreferrer" }, plain(name));
 }
 
 /** @param {"td" | "th"} kind @param {string[]} texts */
