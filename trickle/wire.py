@@ -33,6 +33,7 @@ STREAM_ROUTE: Final = "stream"
 
 PLAYLIST_ROUTE: Final = "index.m3u8"
 MEDIA_PLAYLIST_ROUTE: Final = "media.m3u8"
+PICTURE_PLAYLIST_ROUTE: Final = "iframes.m3u8"
 HLS_ROUTE: Final = "hls"
 """``GET /{channel}/index.m3u8`` returns an HLS playlist, as ``media.m3u8`` does. Its media are at
 ``/{channel}/hls/...``."""

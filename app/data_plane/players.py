@@ -35,6 +35,7 @@ from tricklecast.app.data_plane.stages import delay, kind_of, noted, park
 from tricklecast.app.hls.demuxed import track_init
 from tricklecast.app.hls.multivariant import multivariant
 from tricklecast.app.hls.packager import Packager
+from tricklecast.app.hls.pictures import has_pictures, pictures
 from tricklecast.app.hls.playlist import CONTENT_TYPE as PLAYLIST_TYPE
 from tricklecast.app.hls.playlist import playlist
 from tricklecast.app.hls.recording import Recording
@@ -109,25 +110,30 @@ def _playlist(connection: Caller, request: Request, route: Route) -> Reply | Exc
             late = Reply(Status.UNAVAILABLE, Reason.TIMEOUT, body=b"Nothing new yet", retry_after_s=1)
             return _await(connection, request, route, found, BLOCKING_TARGETS * found.timeline.target_s) or late
     tracks = renditions(found)
+    if asked.is_pictures and not has_pictures(found):
+        return _no_such(connection, request, route, "pictures")
     if asked.track is not None and all(one.number != asked.track for one in tracks):
-        return _no_track(connection, request, route)
-    is_counted = asked.track is None or asked.track == tracks[0].number  # a player asks for several tracks
+        return _no_such(connection, request, route, "track")
+    # A player asks for several tracks, and for pictures beside them.
+    is_counted = not asked.is_pictures and (asked.track is None or asked.track == tracks[0].number)
     if request.method != b"HEAD" and not is_whole and is_counted:
         found.served(msn, part)
     target_s, private = found.timeline.target_s, plane.authorizer is not None
     caching = playlist_caching(target_s, blocking=msn is not None, private=private)
-    from_past = asked.start is not None
-    text = multivariant(found, asked.ladder, together=from_past) if is_whole else playlist(found, asked.track)
+    if is_whole:
+        text = multivariant(found, asked.ladder, together=asked.start is not None)
+    else:
+        text = pictures(found) if asked.is_pictures else playlist(found, asked.track)
     first = _first_seq(plane, found.channel, asked.start) if is_whole and asked.start is not None else None
     reply = _playlist_reply(request, text, _query(asked, first), caching)
     # A player asks for the playlists of one state one after the other.
-    about = -found.version if is_whole else found.version + ((asked.track or 0) << 32)
+    about = -found.version if is_whole else found.version + ((-1 if asked.is_pictures else asked.track or 0) << 32)
     delayed = delay(connection, request, route, ReplyKind.SAME, about, answer_player)
     return delayed or noted(request, plane.registry, route, reply)
 
 
-def _no_track(connection: Caller, request: Request, route: Route) -> Reply | Exchange:
-    reply = Reply(Status.NOT_FOUND, Reason.NOT_FOUND, body=b"No such track: ask for index.m3u8 again")
+def _no_such(connection: Caller, request: Request, route: Route, what: str) -> Reply | Exchange:
+    reply = Reply(Status.NOT_FOUND, Reason.NOT_FOUND, body=f"No such {what}: ask for index.m3u8 again".encode())
     return delay(connection, request, route, ReplyKind.MISSING, 0, answer_player) or reply
 
 
@@ -220,13 +226,15 @@ def _recorded(connection: Caller, request: Request, route: Route, found: Recordi
         late = Reply(Status.UNAVAILABLE, Reason.TIMEOUT, body=b"The recording is being read", retry_after_s=1)
         return (request.method != b"HEAD" and _await(connection, request, route, found, FIRST_SEGMENT_S)) or late
     if (asked := route.blocking) is not None:
+        if asked.is_pictures and not has_pictures(found):
+            return _no_such(connection, request, route, "pictures")
         if asked.track is not None and all(one.number != asked.track for one in renditions(found)):
-            return _no_track(connection, request, route)
+            return _no_such(connection, request, route, "track")
         private = connection.plane.authorizer is not None
         caching = playlist_caching(found.target_s, blocking=False, private=private)
         is_whole = asked.msn is None and not asked.is_media
-        text = found.announced if is_whole else found.rendered
-        text = text if asked.track is None or is_whole else found.playlist_of(asked.track)
+        text = found.announced if is_whole else found.pictures if asked.is_pictures else found.rendered
+        text = text if asked.track is None or is_whole or asked.is_pictures else found.playlist_of(asked.track)
         return _playlist_reply(request, text, _query(asked), caching)
     media = route.media
     assert media is not None, "it is a playlist, or a file of one"

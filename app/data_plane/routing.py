@@ -27,6 +27,7 @@ from tricklecast.trickle.wire import (
     LAST_SEQ,
     MEDIA_PLAYLIST_ROUTE,
     NEXT_ROUTE,
+    PICTURE_PLAYLIST_ROUTE,
     PLAYLIST_ROUTE,
     SEQ_CURRENT,
     SEQ_NEXT,
@@ -65,6 +66,7 @@ _NEXT: Final = NEXT_ROUTE.encode()
 _STREAM: Final = STREAM_ROUTE.encode()
 _PLAYLIST: Final = PLAYLIST_ROUTE.encode()
 _MEDIA_PLAYLIST: Final = MEDIA_PLAYLIST_ROUTE.encode()
+_PICTURE_PLAYLIST: Final = PICTURE_PLAYLIST_ROUTE.encode()
 _HLS: Final = HLS_ROUTE.encode()
 _CLIPS: Final = (CLIP_MP4_ROUTE.encode(), CLIP_TS_ROUTE.encode())
 _MEDIA: Final = re.compile(
@@ -73,7 +75,8 @@ _MEDIA: Final = re.compile(
 )
 _READ_ONLY: Final = "GET, HEAD, OPTIONS"
 _TAILS: Final = frozenset(
-    {NEXT_ROUTE, STREAM_ROUTE, PLAYLIST_ROUTE, MEDIA_PLAYLIST_ROUTE, CLIP_MP4_ROUTE, CLIP_TS_ROUTE}
+    {NEXT_ROUTE, STREAM_ROUTE, PLAYLIST_ROUTE, MEDIA_PLAYLIST_ROUTE, PICTURE_PLAYLIST_ROUTE}
+    | {CLIP_MP4_ROUTE, CLIP_TS_ROUTE}
 )
 _SEGMENT_ALLOW: Final = "GET, HEAD, POST, DELETE, OPTIONS"
 
@@ -128,7 +131,8 @@ class Blocking(NamedTuple):
     Attributes:
         msn, part: the client waits for this segment, or this part of it; ``None``: it does not wait.
         token: the access token in the URL, not decoded.
-        is_media: ``media.m3u8`` was asked for, not ``index.m3u8``.
+        is_media: ``media.m3u8`` was asked for, or ``iframes.m3u8``, not ``index.m3u8``.
+        is_pictures: ``iframes.m3u8`` was asked for.
         track: the number of the one track that the media are to have; ``None``: all tracks.
         start: where a playlist begins that keeps all segments; ``None``: near the live edge.
         ladder: the rungs of a ladder whose highest one this channel is; empty: the channel stands alone.
@@ -141,6 +145,7 @@ class Blocking(NamedTuple):
     track: int | None = None
     start: Start | None = None
     ladder: tuple[Rung, ...] = ()
+    is_pictures: bool = False
 
 
 class Route:
@@ -277,8 +282,8 @@ def parse_route(method: bytes, parts: tuple[bytes, ...], query: bytes = b"") -> 
         return Route(NEXT_METHODS.get(method), channel, allow=_READ_ONLY)
     if tail == _STREAM:
         return _stream_route(STREAM_METHODS.get(method), channel, query)
-    if tail in (_PLAYLIST, _MEDIA_PLAYLIST):
-        return _playlist_route(PLAYLIST_METHODS.get(method), channel, query, is_media=tail == _MEDIA_PLAYLIST)
+    if tail in (_PLAYLIST, _MEDIA_PLAYLIST, _PICTURE_PLAYLIST):
+        return _playlist_route(PLAYLIST_METHODS.get(method), channel, query, tail)
     if tail in _CLIPS:
         return Route(CLIP_METHODS.get(method), channel, allow=_READ_ONLY)
     op = SEGMENT_METHODS.get(method)
@@ -302,8 +307,9 @@ def _stream_route(op: Op | None, channel: str, query: bytes) -> Route:
     return Route(op, channel, seq, _READ_ONLY)
 
 
-def _playlist_route(op: Op | None, channel: str, query: bytes, *, is_media: bool) -> Route:
+def _playlist_route(op: Op | None, channel: str, query: bytes, tail: bytes) -> Route:
     """A playlist, and the segment or part that the client waits for (draft-pantos-hls-rfc8216bis, section 6.2.5.2)."""
+    is_media = tail != _PLAYLIST
     numbers: list[int | None] = []
     for name in (b"_HLS_msn", b"_HLS_part", b"track"):
         value = parameter(query, name)
@@ -330,7 +336,8 @@ def _playlist_route(op: Op | None, channel: str, query: bytes, *, is_media: bool
             return Route(op, channel, error=f"Invalid {LADDER_PARAMETER}: {problem}" if op else "", allow=_READ_ONLY)
         if msn is not None:
             return Route(op, channel, error=f"_HLS_msn with {LADDER_PARAMETER}" if op else "", allow=_READ_ONLY)
-    asked = Blocking(msn, part, parameter(query, b"token"), is_media, track, start, ladder)
+    token = parameter(query, b"token")
+    asked = Blocking(msn, part, token, is_media, track, start, ladder, is_pictures=tail == _PICTURE_PLAYLIST)
     return Route(op, channel, allow=_READ_ONLY, blocking=asked)
 
 

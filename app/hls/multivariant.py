@@ -14,18 +14,19 @@ alone has it, all of whose packets can be decoded without others. For video, the
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
-from typing import Final, Protocol
+from collections.abc import Iterable, Iterator, Sequence
+from typing import Final, NamedTuple, Protocol
 from urllib.parse import quote
 
 from tricklecast.app.hls.codecs import SOUND, VIDEO, Stream, tag_of
 from tricklecast.app.hls.packager import Packager
+from tricklecast.app.hls.pictures import Entry, has_pictures, spans_of
 from tricklecast.app.hls.playlist import VERSION
 from tricklecast.app.hls.rendered import MORE, QUERY, Rendered
 from tricklecast.app.hls.renditions import Described, renditions
 from tricklecast.trickle.media.containers import Container
 from tricklecast.trickle.media.ladder import Rung, channel_of
-from tricklecast.trickle.wire import MEDIA_PLAYLIST_ROUTE
+from tricklecast.trickle.wire import MEDIA_PLAYLIST_ROUTE, PICTURE_PLAYLIST_ROUTE
 
 _RATES: Final = (
     24000 / 1001,
@@ -68,8 +69,22 @@ class Announced(Described, Protocol):
     captions: set[str]
 
 
+class Variant(NamedTuple):
+    """A channel that is named.
+
+    Attributes:
+        rates: its bit rates. pictures: those of its key pictures; nothing if it has none.
+        rung: of a ladder. folder: the way to it from here.
+    """
+
+    rates: list[str]
+    pictures: list[str]
+    rung: Rung | None = None
+    folder: str = ""
+
+
 class Timed(Protocol):
-    """A media segment: its bytes, and its duration in seconds when it has ended."""
+    """A media segment, or a picture: its bytes, and its duration in seconds when it has ended."""
 
     @property
     def start(self) -> int: ...
@@ -77,6 +92,10 @@ class Timed(Protocol):
     def end(self) -> int: ...
     @property
     def duration(self) -> float | None: ...
+
+
+class Segment(Timed, Entry, Protocol):
+    """A media segment, which may have a key picture."""
 
 
 def multivariant(packager: Packager, ladder: tuple[Rung, ...] = (), *, together: bool = False) -> Rendered:
@@ -94,32 +113,30 @@ def multivariant(packager: Packager, ladder: tuple[Rung, ...] = (), *, together:
     if packager.announced.version == packager.version and not together:
         return packager.announced
     timeline = packager.timeline
-    segments = (one for one in timeline.segments if not one.gap)
+    segments = [one for one in timeline.segments if not one.gap]
     found = Rendered(packager.version, announced(packager, segments, timeline.target_s, together=together))
     if not together:
         packager.announced = found
     return found
 
 
-def announced(found: Announced, segments: Iterable[Timed], target_s: float, *, together: bool = False) -> str:
+def announced(found: Announced, segments: Sequence[Segment], target_s: float, *, together: bool = False) -> str:
     """The text of the multivariant playlist of one channel.
 
     Args:
         segments: those that the media playlist names, without gaps. together: no track is offered apart.
     """
-    peak, average = bit_rates(segments, target_s)
-    one = [f"BANDWIDTH={peak}", f"AVERAGE-BANDWIDTH={average}"], None, ""
+    spans = spans_of(segments)
+    pictures = _rates(*bit_rates(spans, target_s)) if spans else []
+    one = Variant(_rates(*bit_rates(segments, target_s)), pictures)
     return "\n".join(_lines(found, [one], together=together)) + "\n"
 
 
-def _lines(
-    found: Announced, variants: Iterable[tuple[list[str], Rung | None, str]], *, together: bool
-) -> Iterator[str]:
+def _lines(found: Announced, variants: Iterable[Variant], *, together: bool) -> Iterator[str]:
     """The playlist.
 
     Args:
-        variants: the bit rates of each channel that is named, its rung, and the way to it from here.
-        together: no track is offered apart.
+        variants: the channels that are named. together: no track is offered apart.
     """
     streams = [one for one in found.streams if one.kind in (VIDEO, SOUND)]
     picture = next((one for one in streams if one.kind == VIDEO), None)
@@ -149,18 +166,27 @@ def _lines(
         more.append(f'AUDIO="{_GROUP}"')
     uri = _track_uri(tracks[0]) if tracks else f"{MEDIA_PLAYLIST_ROUTE}{QUERY}"
     width, height = (picture.width, picture.height) if picture and picture.width else (0, 0)
-    for rates, rung, folder in variants:
-        fitted = rung.fitted(width, height) if rung and width else (width, height)
-        size = [f"RESOLUTION={fitted[0]}x{fitted[1]}"] if width else []
-        yield f"#EXT-X-STREAM-INF:{','.join([*rates, *told, *size, *more])}"
-        yield folder + uri
+    sizes: list[list[str]] = []
+    variants = list(variants)
+    for variant in variants:
+        fitted = variant.rung.fitted(width, height) if variant.rung and width else (width, height)
+        sizes.append([f"RESOLUTION={fitted[0]}x{fitted[1]}"] if width else [])
+        yield f"#EXT-X-STREAM-INF:{','.join([*variant.rates, *told, *sizes[-1], *more])}"
+        yield variant.folder + uri
+    if not has_pictures(found):
+        return
+    told = [f'CODECS="{picture.codec}"'] if picture and picture.codec else []
+    for variant, size in zip(variants, sizes, strict=True):
+        if variant.pictures:
+            at = f'URI="{variant.folder}{PICTURE_PLAYLIST_ROUTE}{QUERY}"'
+            yield f"#EXT-X-I-FRAME-STREAM-INF:{','.join([*variant.pictures, *told, *size, at])}"
 
 
-def _rungs(packager: Packager, ladder: tuple[Rung, ...]) -> Iterator[tuple[list[str], Rung | None, str]]:
-    """The channels of a ladder, as :func:`_lines` wants them."""
+def _rungs(packager: Packager, ladder: tuple[Rung, ...]) -> Iterator[Variant]:
+    """The channels of a ladder. Their key pictures have no more bytes than all pictures: how many is not known."""
     for rung in ladder:
-        name = channel_of(packager.channel.name, rung, ladder)
-        yield _rates_of(rung), rung, "" if rung == ladder[0] else f"../{quote(name, safe='')}/"
+        name, rates = channel_of(packager.channel.name, rung, ladder), _rates_of(rung)
+        yield Variant(rates, rates, rung, "" if rung == ladder[0] else f"../{quote(name, safe='')}/")
 
 
 def _rates_of(rung: Rung) -> list[str]:
@@ -169,7 +195,11 @@ def _rates_of(rung: Rung) -> list[str]:
     They are in the right relation to each other, which those of a picture that stands still would not be.
     """
     average = rung.bitrate + SOUND_BITRATE
-    return [f"BANDWIDTH={round(PEAK * average)}", f"AVERAGE-BANDWIDTH={average}"]
+    return _rates(round(PEAK * average), average)
+
+
+def _rates(peak: int, average: int) -> list[str]:
+    return [f"BANDWIDTH={peak}", f"AVERAGE-BANDWIDTH={average}"]
 
 
 def _track_uri(one: Stream) -> str:

@@ -138,6 +138,7 @@ class Packager:
         self.captions: set[str] = set()  # channels of captions that any segment so far has had
         self.kept = Kept()  # files of renditions (renditions.py)
         self.track_playlists: dict[int, Rendered] = {}  # as the next ones, of single tracks
+        self.pictures: Rendered = NOTHING  # the playlist of key pictures, as the next one (pictures.py)
         self.announced: Rendered = NOTHING  # the multivariant playlist, as the next one (multivariant.py)
         self.rendered: Rendered = NOTHING  # the playlist in its newest state that somebody has asked for (playlist.py)
         self.waiting: dict[Waiter, None] = {}  # requests that are called at the next change

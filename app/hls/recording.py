@@ -28,7 +28,7 @@ from dataclasses import dataclass
 from hashlib import blake2b
 from itertools import pairwise
 from statistics import median
-from typing import Final, Protocol, TypeAlias
+from typing import ClassVar, Final, Protocol, TypeAlias
 
 from tricklecast.app.clock import to_us
 from tricklecast.app.core.registry import Registry, Restored
@@ -38,10 +38,11 @@ from tricklecast.app.hls.codecs import SOUND, Stream
 from tricklecast.app.hls.demuxed import OPENING_BYTES, default_size, track_media, track_packets
 from tricklecast.app.hls.multivariant import announced
 from tricklecast.app.hls.packager import IDLE_S, Waiter
+from tricklecast.app.hls.pictures import VOD, Head, picture_playlist
 from tricklecast.app.hls.playlist import VERSION, date_of
 from tricklecast.app.hls.rendered import NOTHING, QUERY, Kept, Rendered
 from tricklecast.app.hls.renditions import MARK, MAX_FILE
-from tricklecast.app.hls.timeline import CLOCK_SHARE, JUMP_S, Mark, lengths_of
+from tricklecast.app.hls.timeline import CLOCK_SHARE, JUMP_S, Mark, Picture, lengths_of, picture_of
 from tricklecast.app.hls.units import WRAP_S, Scanner, scanner
 from tricklecast.trickle.media.clock import read_prft, read_temi
 from tricklecast.trickle.media.containers import Container, sniff
@@ -51,6 +52,9 @@ logger = logging.getLogger("tricklecast.hls")
 
 HEAD_BYTES: Final = 64 << 10
 """Bytes of each segment that are read: tables or an init segment, the time of capture, and the first picture's time."""
+
+MAX_PICTURE: Final = 2 << 20
+"""A segment is read on until its first picture is whole, for at most this many bytes. A longer one is not told of."""
 
 BATCH: Final = 32
 """Segments that are looked at in one call of the thread, which other readers wait for. It takes a few milliseconds."""
@@ -111,6 +115,8 @@ class Piece:
         time: when its media begin, in seconds of the stream's own clock. duration: in seconds; 0 until it is known.
         init: the name of its init segment; empty in MPEG-TS.
         captured_us: its date, microseconds since 1970. whole: its publisher ended it.
+        picture: its first picture, if that is a key picture.
+        at, gap: as of a live media segment: it is never cut, and never missing.
     """
 
     seq: int
@@ -122,8 +128,11 @@ class Piece:
     extension: str
     captured_us: int
     whole: bool
+    picture: Picture | None = None
     duration: float = 0.0
     discontinuity: bool = False
+    at: ClassVar[int] = 0
+    gap: ClassVar[bool] = False
 
 
 class Recording:
@@ -136,13 +145,14 @@ class Recording:
     Attributes:
         ready: whether the playlist is there. unsuited: why there is none; empty if there is no reason.
         rendered: the playlist. target_s: its target duration. announced: the multivariant playlist.
+        pictures: the playlist of key pictures.
         streams, container, frame_rate, captions: what the last segment is that was read wholly.
         waiting: requests that are called when it is ready, or when a file of a track is.
     """
 
     def __init__(self, channel: Channel, stored: Stored, now: float, kept: Kept) -> None:
         self.channel, self.stored = channel, stored
-        self.announced = NOTHING
+        self.announced = self.pictures = NOTHING
         self.streams: list[Stream] = []
         self.container: Container | None = None
         self.frame_rate = 0.0
@@ -238,7 +248,7 @@ class Recording:
             self._break(pieces)
             self._pieces = {one.seq: one for one in pieces}
             if pieces:
-                self.rendered, self.announced = await loop.run_in_executor(thread, self._render, pieces)
+                await loop.run_in_executor(thread, self._render, pieces)
             elif not self.unsuited:
                 self.unsuited = "Storage has no media of this channel that players of HLS can play"
         except Exception:
@@ -272,10 +282,12 @@ class Recording:
                         break
                     data = bytes(head)
                 scan.feed(data)
-                if scan.units or scan.gave_up:
+                if scan.gave_up or (scan.units and (_has_picture(scan) or len(head) > MAX_PICTURE)):
                     break
             if scan is None:
                 continue
+            if scan.units and len(head) == summary.size:
+                scan.finish(summary.size)
             if obstacle := scan.obstacle:
                 self.unsuited = obstacle
                 continue
@@ -316,20 +328,22 @@ class Recording:
         self.container, self.frame_rate = piece.container, scan.frame_rate
         self.captions.update(name for one in self.streams for name in one.captions)
 
-    def _render(self, pieces: Sequence[Piece]) -> tuple[Rendered, Rendered]:
-        """The playlist, and the multivariant playlist."""
+    def _render(self, pieces: Sequence[Piece]) -> None:
+        """Write the playlists."""
         self.target_s = max(1, math.floor(max(one.duration for one in pieces) + 0.5))
-        text = "\n".join(self._lines(pieces)) + "\n"
-        return Rendered(0, text), Rendered(0, announced(self, pieces, self.target_s))
+        # As in the last live playlist, if nothing shifted it: a player that has seen that one finds its place.
+        mark = Mark.read(self.channel.playlist)
+        msn = pieces[0].seq + (0 if mark is None else mark.origin)
+        self.rendered = Rendered(0, "\n".join(self._lines(pieces, msn)) + "\n")
+        self.pictures = Rendered(0, picture_playlist(self.prefix, Head(self.target_s, VOD, msn, 0, True), pieces))
+        self.announced = Rendered(0, announced(self, pieces, self.target_s))
 
-    def _lines(self, pieces: Sequence[Piece]) -> Iterator[str]:
+    def _lines(self, pieces: Sequence[Piece], msn: int) -> Iterator[str]:
         yield "#EXTM3U"
         yield f"#EXT-X-VERSION:{VERSION}"
         yield f"#EXT-X-TARGETDURATION:{self.target_s}"
         yield "#EXT-X-PLAYLIST-TYPE:VOD"
-        # As in the last live playlist, if nothing shifted it: a player that has seen that one finds its place.
-        mark = Mark.read(self.channel.playlist)
-        yield f"#EXT-X-MEDIA-SEQUENCE:{pieces[0].seq + (0 if mark is None else mark.origin)}"
+        yield f"#EXT-X-MEDIA-SEQUENCE:{msn}"
         yield "#EXT-X-DISCONTINUITY-SEQUENCE:0"
         prefix, init = f"{HLS_ROUTE}/{self.prefix}", ""
         for one in pieces:
@@ -393,7 +407,15 @@ def _piece(summary: SegmentSummary, kind: Container, scan: Scanner, init: str, h
     # Shaka takes the type of sound from the name.
     extension = "ts" if kind is Container.MPEGTS else "m4s" if scan.has_video else "m4a"
     place = scan.start, summary.size, scan.units[0].time
-    return Piece(summary.seq, kind, *place, init, extension, captured_us, summary.state is COMPLETE)
+    is_told = scan.has_video and scan.units[0].is_key and _has_picture(scan)
+    picture = picture_of(scan, scan.start, scan.whole) if is_told else None
+    return Piece(summary.seq, kind, *place, init, extension, captured_us, summary.state is COMPLETE, picture)
+
+
+def _has_picture(scan: Scanner) -> bool:
+    """Whether the end of the first unit is known, if it is a picture."""
+    first = scan.units[0]
+    return not scan.has_video or scan.whole > first.at
 
 
 def _between(time: float, following: Piece) -> float:

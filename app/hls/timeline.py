@@ -43,6 +43,7 @@ The rules (draft-pantos-hls-rfc8216bis, sections 4.4 and 6.2):
 from __future__ import annotations
 
 import math
+from bisect import bisect_left
 from collections import deque
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
@@ -212,12 +213,25 @@ class Part(NamedTuple):
     left_s: float = 0.0
 
 
+class Picture(NamedTuple):
+    """The first key picture of a media segment.
+
+    Attributes:
+        at, end: its bytes in the media segment, with all that a decoder needs but an init segment, or :attr:`tables`.
+        tables: bytes of the channel's segment that a decoder needs before it, if it does not begin with such.
+    """
+
+    at: int
+    end: int
+    tables: tuple[int, int] | None = None
+
+
 class MediaSegment:
     """A segment of the playlist: one of the channel's segments, a piece of one, or a gap."""
 
     __slots__ = (
         "at", "captured_us", "discontinuity", "duration", "end", "extension", "first_part", "gap", "init", "msn",
-        "parts", "seq", "start",
+        "parts", "picture", "seq", "start",
     )  # fmt: skip
 
     def __init__(self, msn: int, seq: int, *, gap: bool) -> None:
@@ -235,6 +249,7 @@ class MediaSegment:
         self.init = ""  # the name of its init segment, if it has one
         self.captured_us = 0  # its date, microseconds since 1970; 0 if it is a gap
         self.extension = "ts"  # of its URL
+        self.picture: Picture | None = None  # its first key picture, when it has ended; None if it has none
 
 
 class Cutter:
@@ -307,6 +322,22 @@ def lengths_of(scan: Scanner) -> list[float]:
     lengths = [duration_of(scan.units, place) for place in range(len(scan.units))]
     lengths[-1] += scan.still_s
     return lengths
+
+
+def picture_of(scan: Scanner, begin: int, end: int) -> Picture | None:
+    """The first key picture between two bytes of a segment at which media segments begin and end."""
+    units = scan.units
+    first = bisect_left(units, begin, key=lambda unit: unit.at)
+    for place in range(first, len(units)):
+        unit = units[place]
+        if unit.at >= end:
+            break
+        if unit.is_key:
+            at = begin if place == first else unit.at
+            stop = min(end, units[place + 1].at if place + 1 < len(units) else end)
+            has_tables = at <= scan.tables[0] and scan.tables[1] <= stop
+            return Picture(at - begin, stop - begin, None if has_tables or not scan.tables[1] else scan.tables)
+    return None
 
 
 def _cutter(rule: Rule) -> Cutter:
@@ -506,7 +537,7 @@ class Timeline:
                     one.parts.append(part)
             if part.is_last:
                 first = one.first_part + len(one.parts) + self._is_partless
-                self._end(one, self._open_s, part.end)
+                self._end(one, self._open_s, part.end, scan)
                 following = self._add(one.seq)
                 following.first_part, following.at, following.start = first, part.end, part.end
                 following.init, following.extension = one.init, one.extension
@@ -561,7 +592,7 @@ class Timeline:
         self._is_partless |= scan.still_s < 0
         self._expected = scan.units[-1].time + lengths[-1]
         self._breaks = not complete
-        self._end(self.segments[-1], sum(lengths) - self._passed_s, size)
+        self._end(self.segments[-1], sum(lengths) - self._passed_s, size, scan)
         self.version += 1
 
     def _close_early(self, scan: Scanner, size: int, *, complete: bool) -> None:
@@ -576,9 +607,9 @@ class Timeline:
         if len(self._early) >= MAX_LISTED or self._early_units >= MAX_EARLY_UNITS:
             self.settle()
 
-    def _end(self, one: MediaSegment, duration: float, end: int) -> None:
+    def _end(self, one: MediaSegment, duration: float, end: int, scan: Scanner) -> None:
         """A media segment has ended."""
-        one.duration, one.end = duration, end
+        one.duration, one.end, one.picture = duration, end, picture_of(scan, one.start, end)
         if self._is_partless:  # its parts are too many, or longer together than it is
             one.parts, self._is_partless = [], False
         self._passed_s += duration

@@ -30,6 +30,7 @@ from tricklecast.trickle.media.containers import (
     MAX_CHILDREN,
     NULL_PID,
     PACKET_BYTES,
+    PAT_PID,
     SYNC,
     Container,
     ProgramTables,
@@ -153,6 +154,7 @@ class Scanner(Protocol):
     still_s: float  # seconds by which the last picture of a finished segment outlasts its unit
     gave_up: bool  # the rest of the segment is not looked at
     is_whole_only: bool  # players cannot play parts of these media
+    tables: tuple[int, int]  # the bytes with the program tables: from, to; a decoder needs them first, as an init
 
     @property
     def has_video(self) -> bool:
@@ -220,6 +222,7 @@ class TsScanner:
         self._openings: dict[int, bytearray] = {}  # how a packet of each stream begins; of video, a key picture
         self._is_opening = False  # that of the stream that leads goes on in its next packet
         self._refused = ""  # a codec that players of HLS do not take in this container
+        self.tables = 0, 0
         self._front: tuple[int, int] = (0, 0)  # the last packets of tables: from, to; a unit behind them begins there
 
     def feed(self, data: bytes) -> None:
@@ -319,6 +322,7 @@ class TsScanner:
             if self._lead is not None or self.gave_up:
                 return
             self._tables.feed(packet)
+            self.tables = packet.start if pid == PAT_PID else self.tables[0], packet.start + PACKET_BYTES
             self._tables_left -= 1
             self.gave_up = self._tables_left == 0
             if self._tables.is_complete:
@@ -424,6 +428,7 @@ class Mp4Scanner:
         self._lead: Track | None = None  # the track that leads
         self._tracks: list[Track] = []
         self._defaults: dict[int, _Defaults] = {}  # by the numbers of tracks
+        self.tables = 0, 0
         self._is_fixed = False  # fragments name places of samples that are not their own
         self._pictures = 0  # samples of the track that leads
         self._sound_end = 0.0  # of the tracks beside the one that leads, in seconds of the stream's own clock

@@ -561,7 +561,7 @@ class _Mp4Muxer:
         return self._leads_video and all(track.holds or track.is_silent for track in tracks)
 
     def _flush(self) -> bytes:
-        """All packets that are held, as one fragment."""
+        """All packets that are held."""
         parts = [] if self._is_open else [self._init_segment()]
         runs = [run for track in self._tracks.values() if (run := track.take())]
         self._begun_at = None
@@ -572,7 +572,17 @@ class _Mp4Muxer:
             parts.append(prft_box(self._lead.number, self._time.captured_us, shown))
             self._time = None
         self._is_open = True
-        return b"".join([*parts, fragment(next(self._numbers), runs)])
+        return b"".join([*parts, *(fragment(next(self._numbers), one) for one in self._divided(runs))])
+
+    def _divided(self, runs: list[Run]) -> list[list[Run]]:
+        """The runs of one fragment; of two, if a key picture begins them: a player takes that one alone.
+
+        Not where the times of an input are guessed, so that it lasts no time: libavformat finds fewer pictures then.
+        """
+        track, pictures = next((run for run in runs if run[0] == self._lead.number), (0, []))
+        if not self._leads_video or len(pictures) < 2 or not pictures[0].is_keyframe or not pictures[0].duration:
+            return [runs]
+        return [[(track, pictures[:1]) if run[0] == track else run for run in runs], [(track, pictures[1:])]]
 
     def _init_segment(self) -> bytes:
         """The init segment; made anew when the description of a track has changed."""
@@ -632,6 +642,10 @@ class Sample:
     offset: int
     duration: int
     is_keyframe: bool
+
+
+Run: TypeAlias = tuple[int, list[Sample]]
+"""The number of a track, and consecutive samples of it."""
 
 
 class _Track:
@@ -708,7 +722,7 @@ class _Track:
                 self.first = data
             self._held.append((data, times, part.is_keyframe))
 
-    def take(self) -> tuple[int, list[Sample]] | None:
+    def take(self) -> Run | None:
         """The waiting packets, as samples; nothing, if there is none or the init segment does not name the track.
 
         Those of a track that begins in the middle of a segment wait for the next one, whose init segment names it.

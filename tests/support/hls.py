@@ -48,6 +48,7 @@ class Segment:
     date: datetime | None = None
     parts: list[Part] = field(default_factory=list)
     span: str = ""  # bytes of the URI: LENGTH@OFFSET
+    map_span: str = ""  # those of the map, likewise
 
 
 @dataclass
@@ -113,7 +114,7 @@ def read(text: str) -> Playlist:
     msn, discontinuity = int(single["EXT-X-MEDIA-SEQUENCE"]), int(single["EXT-X-DISCONTINUITY-SEQUENCE"])
     skipped = int(_attributes(single["EXT-X-SKIP"])["SKIPPED-SEGMENTS"]) if "EXT-X-SKIP" in single else 0
     segments: list[Segment] = []
-    current, map_uri, has_begun = Segment(msn + skipped, discontinuity), "", False
+    current, map_uri, map_span, has_begun = Segment(msn + skipped, discontinuity), "", "", False
     for name, value in tags:
         match name:
             case "EXT-X-MEDIA-SEQUENCE" | "EXT-X-DISCONTINUITY-SEQUENCE" | "EXT-X-SKIP":
@@ -127,7 +128,9 @@ def read(text: str) -> Playlist:
                 discontinuity += 1
                 current.discontinuity = discontinuity
             case "EXT-X-MAP":
-                map_uri = _attributes(value)["URI"]
+                told = _attributes(value)
+                map_uri, map_span = told["URI"], told.get("BYTERANGE", "")
+                assert re.fullmatch(r"(?:[0-9]+@[0-9]+)?", map_span), f"a range has a length and a place here: {value}"
             case "EXT-X-PROGRAM-DATE-TIME":
                 current.date = datetime.fromisoformat(value.replace("Z", "+00:00"))
             case "EXT-X-GAP":
@@ -140,7 +143,7 @@ def read(text: str) -> Playlist:
                 current.duration = float(value[:-1])
             case "":
                 assert current.duration is not None, "EXTINF is required for each segment (4.4.4.1)"
-                current.uri, current.map = value, map_uri
+                current.uri, current.map, current.map_span = value, map_uri, map_span
                 segments.append(current)
                 current = Segment(current.msn + 1, discontinuity)
         has_begun |= name in ("EXTINF", "EXT-X-PART")
@@ -165,6 +168,8 @@ def _check(playlist: Playlist) -> None:
         assert round(segment.duration) <= playlist.target, "no segment is longer than the target (4.4.3.1)"
     if playlist.pictures_only:
         assert playlist.part_target is None, "pictures have no parts"
+        assert not playlist.hint, "pictures have no parts"
+        assert all(not one.parts for one in playlist.segments), "pictures have no parts"
         assert all(segment.span for segment in playlist.whole if not segment.gap), "each has its bytes (4.4.3.6)"
     else:
         assert playlist.control.get("CAN-BLOCK-RELOAD") == "YES" or (playlist.ended and not playlist.control)
@@ -281,6 +286,10 @@ def read_multivariant(text: str) -> Multivariant:
     for variant in found.variants:
         for kind, group_id in variant.groups.items():
             assert group_id == "NONE" or (kind, group_id) in groups, "a variant names groups that are there (4.4.6.2)"
+    for pictures in found.pictures:
+        assert not pictures.groups, "pictures name no groups (4.4.6.3)"
+        assert pictures.rate is None, "pictures have no frame rate (4.4.6.3)"
+        assert len(pictures.codecs) <= 1, "they are pictures alone"
     uris = [one.uri for one in (*found.variants, *found.pictures)]
     assert len(set(uris)) == len(uris)
     uris = [one.uri for one in found.renditions if one.uri]

@@ -289,6 +289,33 @@ def test_hls_js_plays_from_the_past(server: RunningServer, player: Page) -> None
     player.evaluate("hls.destroy()")
 
 
+@pytest.mark.long
+def test_shaka_winds_by_key_pictures(tab: Watched, tmp_path: Path) -> None:
+    """At four times the speed it fetches the key pictures alone, and goes on with all pictures afterwards."""
+    with serve("--data-dir", str(tmp_path), "--channel-drain-s", "0") as server:
+        tab.context.route(f"{server.url}/p", lambda route: route.fulfill(body=SHAKA_HARNESS, content_type="text/html"))
+        tab.context.route(
+            f"{server.url}/shaka.js", lambda route: route.fulfill(path=SHAKA, content_type="text/javascript")
+        )
+        page, url = tab.open(f"{server.url}/p"), f"{server.base}/film"
+        asked: list[str] = []
+        page.on("request", lambda request: asked.append(request.headers.get("range", request.url)))
+        command = [sys.executable, "-m", "tricklecast", "publish", url, "testsrc:duration=90s,gop=1s,size=320x180"]
+        subprocess.run([*command, "--container", "fmp4", "--no-realtime"], check=True, capture_output=True)
+        eventually(lambda: "VOD" in httpx.get(f"{url}/media.m3u8").text, what="the recording")
+        page.evaluate("player.configure('manifest.hls.sequenceMode', false)")  # there are no parts
+        page.evaluate("async url => { await player.attach(video); await player.load(url) }", f"{url}/index.m3u8")
+        plays(page, 5)
+        begun = page.evaluate("player.trickPlay(4), video.currentTime")
+        wait_for(page, f"video.currentTime > {begun + 20}")
+        assert f"{url}/iframes.m3u8" in asked
+        assert sum(one.startswith("bytes=0-") for one in asked) >= 5
+        page.evaluate("player.cancelTrickPlay()")
+        plays(page)
+        assert page.evaluate("fatal") == []
+        page.evaluate("player.destroy()")
+
+
 def test_shaka_plays_sound_alone_in_mp4(server: RunningServer, tab: Watched, tmp_path: Path) -> None:
     """With parts, over several segments."""
     tab.context.route(f"{server.url}/p", lambda route: route.fulfill(body=SHAKA_HARNESS, content_type="text/html"))

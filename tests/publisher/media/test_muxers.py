@@ -64,6 +64,18 @@ def tracks_of_fragments(data: bytes) -> list[list[int]]:
     ]
 
 
+def pictures_of_fragments(data: bytes) -> list[int]:
+    """The number of pictures of each fragment that has some."""
+    runs = [
+        find_box(part.body, b"trun")
+        for item in boxes(data)
+        if item.kind == b"moof"
+        for part in boxes(item.body)
+        if part.kind == b"traf" and find_box(part.body, b"tfhd")[4:8] == b"\0\0\0\1"
+    ]
+    return [int.from_bytes(run[4:8]) for run in runs]
+
+
 def test_a_picture_leaves_mp4_at_once(tmp_path: Path) -> None:
     """With what it needs, and the sound since the one before it; the first one, once there is sound."""
     streams, packets = read(make_clip(tmp_path / "clip.mp4"))
@@ -98,6 +110,7 @@ def test_the_first_fragment_of_a_segment_has_each_track(tmp_path: Path, every: i
     segments.append(data + muxer.end(last=True))
     assert len(segments) > 2
     assert [tracks_of_fragments(segment)[0] for segment in segments] == [[1, 2]] * len(segments)
+    assert [pictures_of_fragments(segment)[0] for segment in segments] == [1] * len(segments)
     whole = decode(b"".join(segments), "mp4")
     assert (len(whole.hashes["video"]), len(whole.hashes["audio"])) == (len(packets) - expected, expected)
 
