@@ -55,7 +55,7 @@ from tricklecast.analytics.lines.reading import (
     selected,
 )
 from tricklecast.analytics.lines.recognise import PARQUET, Format
-from tricklecast.analytics.lines.records import LINE, PARSED, parsed
+from tricklecast.analytics.lines.records import PARSED, parsed
 from tricklecast.analytics.lines.wrapping import Unwrapper
 from tricklecast.analytics.scan.embedded import bounded
 from tricklecast.analytics.spark.objects import (
@@ -474,11 +474,6 @@ class SparkLines:
         kept = [(name, form) for name, form in zip(recognised.names, recognised.formats, strict=True) if name in wanted]
         some = Recognised(tuple(name for name, _ in kept), tuple(form for _, form in kept), whole=recognised.whole)
         return replace(self, recognised=some, part=True)
-
-    @property
-    def line(self) -> DataFrame:
-        """The good lines, with the columns of ``line``."""
-        return self.mapped(partial(_queried, query="FROM line"), _spark_columns(LINE))
 
     @property
     def parsed(self) -> DataFrame:
