@@ -75,10 +75,13 @@ export function byId(id) {
   return /** @type {T} */ (found);
 }
 
-/** Where the tab keeps the token; in a frame of a page that may store nothing, only this page keeps it. */
-const store = (() => {
+/**
+ * What the browser keeps; in a frame of a page that may store nothing, only this page keeps it.
+ * @param {() => Storage} open
+ */
+function storeOf(open) {
   try {
-    return window.sessionStorage;
+    return open();
   } catch {
     /** @type {Map<string, string>} */
     const values = new Map();
@@ -91,7 +94,12 @@ const store = (() => {
       removeItem: (key) => void values.delete(key),
     };
   }
-})();
+}
+
+/** Where the tab keeps the token. */
+const store = storeOf(() => window.sessionStorage);
+/** The user's choices, for all later visits. */
+export const kept = storeOf(() => window.localStorage);
 
 /** The token that the user has signed in with, or null. */
 export function token() {

@@ -1,7 +1,8 @@
 /** The page of one channel: plays its media at the live edge, or shows its messages. */
 
 import { copy, copyable } from "./copyable.js";
-import { byId, channel, channelUrl, element, icon, signIn, token } from "./session.js";
+import { byId, channel, channelUrl, element, icon, kept, signIn, token } from "./session.js";
+import { Captions } from "./media/captions.js";
 import { containerOf, joined } from "./media/containers.js";
 import { LiveEdge } from "./media/live.js";
 import { Messages } from "./media/messages.js";
@@ -42,6 +43,7 @@ const player = /** @type {HTMLVideoElement} */ (video);
 const stage = byId("stage");
 const edge = new LiveEdge(player);
 const messages = new Messages(byId("messages-list"));
+const captions = new Captions(player, byId("captions"));
 const past = new Past(url, () => token() ?? "");
 const seekBar = /** @type {HTMLInputElement} */ (byId("seek"));
 
@@ -374,7 +376,10 @@ async function begin(start) {
     stage.hidden = isText;
     if (isText) sink = messages;
     else if (typeof MediaSource === "undefined") return hls();
-    else sink = container === "mpegts" ? new TsSink(player, reset) : new MseSink(player, container, reset);
+    else {
+      sink = container === "mpegts" ? new TsSink(player, reset) : new MseSink(player, container, reset);
+      sink.captions = captions;
+    }
   }
   if (sink instanceof Messages) sink.begin(seq, contentType);
   else sink.begin();
@@ -386,6 +391,7 @@ function reset() {
   firstFrame = isMoving = false;
   anchors = anchors.slice(-1).map((one) => ({ ...one, atS: 0 }));
   edge.reset();
+  captions.reset();
 }
 
 function closeSink() {
@@ -504,6 +510,7 @@ function update() {
   state.classList.toggle("busy", said.busy);
   byId("recording").hidden = playing || !isOffered;
   showSounds();
+  showCaptions();
   byId("share").hidden = pieces !== null;
   if (!pieces && firstFrame && !stage.classList.contains("idle")) past.look(past.isKnown ? LOOK_MS : FIRST_LOOK_MS);
   showSeek();
@@ -542,7 +549,7 @@ function showSounds() {
   if (all === soundsShown) return;
   soundsShown = all;
   const menu = /** @type {HTMLSelectElement} */ (byId("sounds"));
-  const kept = menu.value;
+  const before = menu.value;
   menu.hidden = !sounds.length;
   menu.replaceChildren(
     ...sounds.map(({ id, language }, at) => {
@@ -551,7 +558,40 @@ function showSounds() {
       return element("option", { value: String(id) }, isAlone ? name : `${name} ${at + 1}`);
     }),
   );
-  if (sounds.some(({ id }) => String(id) === kept)) menu.value = kept;
+  if (sounds.some(({ id }) => String(id) === before)) menu.value = before;
+}
+
+/** Where the browser keeps which channel of captions the viewer wants; empty: none. */
+const CHOICE = "tricklecast.captions";
+let captionsShown = "";
+
+/** Show the menu of captions, if there are any. */
+function showCaptions() {
+  const names = captions.channels;
+  if (names.join() === captionsShown) return;
+  captionsShown = names.join();
+  const menu = /** @type {HTMLSelectElement} */ (byId("subtitles"));
+  menu.hidden = !names.length;
+  menu.replaceChildren(
+    element("option", { value: "" }, "No captions"),
+    ...names.map((name) => element("option", { value: name }, names.length === 1 ? "Captions" : `Captions ${name}`)),
+  );
+  menu.value = names.includes(captions.chosen) ? captions.chosen : "";
+}
+
+/** Show the captions of a channel, now and on later visits. @param {string} name empty: none */
+function chooseCaptions(name) {
+  captions.chosen = name;
+  captions.draw();
+  /** @type {HTMLSelectElement} */ (byId("subtitles")).value = name;
+  kept.setItem(CHOICE, name);
+}
+
+function toggleCaptions() {
+  const [first = ""] = captions.channels;
+  if (!first) return say("This channel has no captions");
+  chooseCaptions(captions.chosen ? "" : first);
+  say(captions.chosen ? "Captions are shown" : "Captions are not shown");
 }
 
 /** The codec of the sound that is left out, since this browser cannot decode it. */
@@ -656,6 +696,7 @@ function noteFrame(_, { mediaTime }) {
   const passed = mediaTime - frameAt;
   if (passed > 0.004 && passed < 0.25 && !player.paused) frameS = 0.8 * frameS + 0.2 * passed;
   frameAt = mediaTime;
+  captions.show(mediaTime);
   player.requestVideoFrameCallback(noteFrame);
 }
 
@@ -665,6 +706,7 @@ const KEYS = /** @type {Record<string, () => void>} */ ({
   m: toggleSound,
   f: toggleFull,
   i: toggleFigures,
+  c: toggleCaptions,
   l: goLive,
   p: togglePip,
   s: share,
@@ -694,6 +736,10 @@ function listen() {
   byId("sounds").addEventListener("change", (event) => {
     if (sink && !(sink instanceof Messages)) sink.choose(Number(/** @type {HTMLSelectElement} */ (event.target).value));
   });
+  byId("subtitles").addEventListener("change", (event) => {
+    chooseCaptions(/** @type {HTMLSelectElement} */ (event.target).value);
+  });
+  new ResizeObserver(() => captions.draw()).observe(player);
   seekBar.addEventListener("input", () => {
     isSeeking = true;
     tellSeek();
@@ -756,6 +802,7 @@ function showLinks() {
 const isEmbedded = new URLSearchParams(location.search).has("embed") || window.self !== window.top;
 document.documentElement.classList.toggle("embed", isEmbedded);
 byId("own").hidden = !isEmbedded;
+captions.chosen = kept.getItem(CHOICE) ?? "";
 listen();
 showLinks();
 showSound();

@@ -283,17 +283,23 @@ export function readMp4Times(head, tracks) {
       const tfdt = traf.type === 'traf' ? child(head, traf, 'tfdt') : null;
       const track = tfhd && tracks.find(({ id }) => id === view.getUint32(tfhd.body + 4));
       if (!tfdt || !track) continue;
-      const time = head[tfdt.body] ? Number(view.getBigUint64(tfdt.body + 4)) : view.getUint32(tfdt.body + 4);
-      starts.push(time / track.timescale);
+      starts.push(decodeTime(view, tfdt) / track.timescale);
     }
     return { startS: starts.length ? Math.min(...starts) : null, producerMs };
   }
   return null;
 }
 
+/** When the first sample of a fragment is decoded (8.8.12). @param {DataView} view @param {Box} tfdt */
+function decodeTime(view, tfdt) {
+  return view.getUint8(tfdt.body) ? Number(view.getBigUint64(tfdt.body + 4)) : view.getUint32(tfdt.body + 4);
+}
+
 /**
  * The runs of samples (`trun`, 8.8.8) of an MP4 fragment. `defaultFlags`: of a sample that has none of its own; `first`:
- * where the first sample stands, `size`: bytes of each; `defaultDuration`: left out if the fragment does not say one.
+ * where the first sample stands, `size`: bytes of each; `defaultDuration`, `defaultSize`: left out if the fragment does
+ * not say one; `time`: of the first sample (`tfdt`); `dataAt`: where its bytes are, from the beginning of the `moof`. Both
+ * are null if the fragment does not say so.
  * @param {Uint8Array} data
  * @param {Track[]} tracks
  */
@@ -306,6 +312,7 @@ export function* runs(data, tracks) {
       const trun = traf.type === "traf" ? child(data, traf, "trun") : null;
       const track = tfhd && tracks.find(({ id }) => id === view.getUint32(tfhd.body + 4));
       if (!tfhd || !trun || !track) continue;
+      const tfdt = child(data, traf, "tfdt");
       const given = view.getUint32(tfhd.body);
       // Before the default flags stand an offset of 8 bytes, and three numbers of 4.
       const before = (given & 0x1 ? 8 : 0) + (given & 0x2 ? 4 : 0) + (given & 0x8 ? 4 : 0) + (given & 0x10 ? 4 : 0);
@@ -316,6 +323,9 @@ export function* runs(data, tracks) {
         has,
         count: view.getUint32(trun.body + 4),
         defaultDuration: given & 0x8 ? view.getUint32(tfhd.body + 8 + (given & 0x1 ? 8 : 0) + (given & 0x2 ? 4 : 0)) : undefined,
+        defaultSize: given & 0x10 ? view.getUint32(tfhd.body + 4 + before) : undefined,
+        time: tfdt && decodeTime(view, tfdt),
+        dataAt: has & 0x1 && !(given & 0x1) ? view.getInt32(trun.body + 8) : null,
         defaultFlags: given & 0x20 ? view.getUint32(tfhd.body + 8 + before) : 0,
         first: trun.body + 8 + (has & 0x1 ? 4 : 0) + (has & 0x4 ? 4 : 0),
         size,

@@ -5,6 +5,7 @@
  * begins, the first segment is put where the buffer ends (`timestampOffset`).
  */
 
+import { Mp4Tap } from "./captions.js";
 import { codecNames, joined, mimeOf, readMp4Init, readMp4Times, readWebmInit, readWebmTimes, Whole } from "./containers.js";
 import { ProducerClock } from "./live.js";
 import { SilentMp4 } from "./silent.js";
@@ -64,6 +65,10 @@ export class MseSink {
     /** @private takes the sound out @type {SilentMp4 | null} */
     this.silencer = null;
     this.whole = new Whole(container);
+    /** Shows the captions in the pictures of MP4. @type {import("./captions.js").Captions | null} */
+    this.captions = null;
+    /** @private finds the captions of the present segment @type {Mp4Tap | null} */
+    this.tap = null;
     /** @private the last segment was not whole: the buffer must drop the rest of its last box */
     this.broken = false;
     /** @private whether the next segment begins a new time line */
@@ -79,6 +84,7 @@ export class MseSink {
     this.head = [];
     this.headBytes = this.lookAt = 0;
     this.silencer?.begin();
+    this.tap = new Mp4Tap((timeS, pairs) => this.captions?.add(timeS + (this.buffer?.timestampOffset ?? 0), pairs));
     this.whole = new Whole(this.container);
   }
 
@@ -258,6 +264,7 @@ export class MseSink {
   async append(data) {
     const { buffer } = this;
     const { source } = this;
+    if (this.captions && this.container === "mp4") this.tap?.push(data, this.tracks);
     if (this.silencer) data = this.silencer.push(data);
     if (!data.length) return;
     if (!buffer || !source || source.readyState === "closed") return;

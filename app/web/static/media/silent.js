@@ -15,6 +15,8 @@ const UNKNOWN = 0x7f;
 /** Types of streams of sound: MPEG-1 and 2, AAC, AC-3, DTS; private data, if a descriptor says that it is sound. */
 const SOUND = new Set([0x03, 0x04, 0x0f, 0x11, 0x81, 0x82, 0x87, 0xc1, 0xc2]);
 const PRIVATE = 0x06;
+/** Types of streams of pictures: H.264, HEVC. */
+const PICTURES = new Set([0x1b, 0x24]);
 /** Descriptors of sound: AC-3, Enhanced AC-3, DTS, AAC, and those that name a format (Opus, AC-3). */
 const SOUND_DESCRIPTORS = new Set([0x6a, 0x7a, 0x7b, 0x7c]);
 const REGISTRATION = 0x05;
@@ -119,6 +121,8 @@ export class SilentTs {
     this.sounds = [];
     /** The types of all streams that the media have. @type {number[]} */
     this.types = [];
+    /** The id and the type of the stream of pictures; null: there is none that the page can read captions of. @type {{id: number, type: number} | null} */
+    this.pictures = null;
     /** @private packets with a table of streams @type {Set<number>} */
     this.tables = new Set();
   }
@@ -153,14 +157,16 @@ export class SilentTs {
     /** @type {Sound[]} */
     const sounds = [];
     this.types = [];
+    this.pictures = null;
     let at = from + 12 + ((((packet[from + 10] ?? 0) & 0x0f) << 8) | (packet[from + 11] ?? 0));
     while (at + 5 <= end) {
       const length = (((packet[at + 3] ?? 0) & 0x0f) << 8) | (packet[at + 4] ?? 0);
       const type = packet[at] ?? 0;
       this.types.push(type);
       const described = packet.subarray(at + 5, at + 5 + length);
+      const id = (((packet[at + 1] ?? 0) & 0x1f) << 8) | (packet[at + 2] ?? 0);
+      if (PICTURES.has(type)) this.pictures ??= { id, type };
       if (SOUND.has(type) || (type === PRIVATE && isSound(described))) {
-        const id = (((packet[at + 1] ?? 0) & 0x1f) << 8) | (packet[at + 2] ?? 0);
         sounds.push({ id, language: languageOf(described) });
         if (id !== (this.keep ?? sounds[0]?.id)) packet[at] = UNKNOWN;
       }

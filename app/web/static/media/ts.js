@@ -3,6 +3,7 @@
  * Source Extensions. This module gives it the bytes, and begins a new time line when another publisher begins.
  */
 
+import { sinceTs, TsTap } from "./captions.js";
 import { codecNames, joined, readTsTimes, Whole } from "./containers.js";
 import { ProducerClock } from "./live.js";
 import { Unplayable, unsupported } from "./mse.js";
@@ -71,6 +72,10 @@ export class TsSink {
     this.failure = null;
     /** The codec of the sound that is left out, since the browser cannot decode it; else empty. */
     this.deaf = "";
+    /** Shows the captions in the pictures. @type {import("./captions.js").Captions | null} */
+    this.captions = null;
+    /** @private finds the captions of the present segment @type {TsTap | null} */
+    this.tap = null;
     /** Takes out the sound that is not played: all but the first. */
     this.silencer = new SilentTs(null);
     /** @private all that the player was given; null: the next one does not need it @type {Uint8Array[] | null} */
@@ -87,6 +92,7 @@ export class TsSink {
     this.head = [];
     this.rest = new Uint8Array();
     this.whole = new Whole("mpegts");
+    this.tap = new TsTap((ticks, pairs) => this.captions?.add(sinceTs(ticks, this.baseS), pairs));
   }
 
   /**
@@ -129,6 +135,7 @@ export class TsSink {
       if (this.keptBytes > MAX_KEPT || this.video.currentTime > DECODES_S) this.kept = null;
     }
     this.feed?.(this.silencer.push(packets));
+    if (this.captions) this.tap?.push(packets, this.silencer.pictures);
   }
 
   /** The tracks of sound, if the user may choose among several. */
@@ -156,6 +163,7 @@ export class TsSink {
   end() {
     if (this.head?.length) this.give(joined(this.head));
     this.head = null;
+    this.tap?.end(this.silencer.pictures);
     return this.whole.isWhole;
   }
 
