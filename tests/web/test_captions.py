@@ -44,7 +44,7 @@ SEEN = """() => new Promise(resolve => {
     const video = document.getElementById('video'), seen = [];
     const look = (_, { mediaTime }) => {
         const text = document.getElementById('captions').textContent;
-        if (text) seen.push([mediaTime, text]);
+        if (/^AT \\d{3}$/.test(text)) seen.push([mediaTime, text]);
         if (new Set(seen.map(([, one]) => one)).size < 3) video.requestVideoFrameCallback(look);
         else resolve(seen);
     };
