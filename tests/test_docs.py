@@ -38,6 +38,7 @@ WALK = re.compile(r"^### Walk \d: (.+)\n((?:(?!#).*\n)*)", re.M)
 STEP = re.compile(r"^\d\. `(.+?)`: (.*(?:\n   .*)*)", re.M)
 CALL = re.compile(r"`([\w.]+)\([^`]*\)`")
 CLASS = re.compile(r"`([A-Z][a-z][A-Za-z]+)`")
+DEFINITION = re.compile(r"^( *)(class|(?:async )?def) (\w+)", re.M)
 FILE = re.compile(r"`([\w/]+\.(?:py|js))`")
 
 QUICK_SPHINX = """
@@ -234,11 +235,15 @@ def _functions(path: Path) -> set[str]:
     text = path.read_text(encoding="utf-8")
     if path.suffix == ".js":
         return set(re.findall(r"^ *(?:export )?(?:async )?(?:function )?(\w+)\(.*\) \{$", text, re.M))
-    tree = ast.parse(text)
-    kinds = ast.FunctionDef | ast.AsyncFunctionDef | ast.ClassDef
-    found = {node.name for node in ast.walk(tree) if isinstance(node, kinds)}
-    for owner in (node for node in ast.walk(tree) if isinstance(node, ast.ClassDef)):
-        found |= {f"{owner.name}.{one.name}" for one in owner.body if hasattr(one, "name")}
+    found: set[str] = set()
+    around: list[tuple[int, str]] = []  # how far classes and functions are indented; the name of a class, or nothing
+    for indent, kind, name in DEFINITION.findall(text):
+        while around and around[-1][0] >= len(indent):
+            around.pop()
+        found.add(name)
+        if around and around[-1][1]:
+            found.add(f"{around[-1][1]}.{name}")
+        around.append((len(indent), name if kind == "class" else ""))
     return found
 
 
