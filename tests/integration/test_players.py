@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import shutil
 import subprocess
-import sys
 from collections.abc import Iterator
 
 import pytest
 
+from tests.support.forked import forked
 from tests.support.server import RunningServer, serve
 from tests.support.waiting import WITHIN_S
 
@@ -30,7 +30,7 @@ def test_ffmpeg_plays_every_picture(server: RunningServer, container: str) -> No
     url = f"{server.base}/{container}"
     source = "testsrc:size=320x180,rate=25,duration=5s"
     options = ["--container", container, "--no-realtime", "--min-segment", "1s"]
-    publish = [sys.executable, "-m", "tricklecast", "publish", url, source, *options]
+    publish = forked("publish", url, source, *options)
     subprocess.run(publish, check=True, timeout=WITHIN_S, capture_output=True)
     for path in ("stream?start=earliest", "media.m3u8"):
         count = ["-count_frames", "-select_streams", "v", "-show_entries", "stream=nb_read_frames", "-of", "csv=p=0"]

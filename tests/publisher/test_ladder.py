@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import io
 import subprocess
-import sys
 from pathlib import Path
 
 import httpx
 import pytest
 
 from tests.publisher.media.clips import make_clip
+from tests.support.forked import forked
 from tests.support.hls import read_multivariant
 from tests.support.local import LocalServer, local_server
 from tests.support.peers import run as run_in_loop
@@ -92,7 +92,7 @@ def test_an_error_of_the_input_is_one_line(tmp_path: Path) -> None:
 )
 def test_wrong_options(options: list[str], line: str) -> None:
     """They are refused before anything is opened."""
-    command = [sys.executable, "-m", "tricklecast", "publish", "http://127.0.0.1:1/trickle/c", "none.mp4", *options]
+    command = forked("publish", "http://127.0.0.1:1/trickle/c", "none.mp4", *options)
     done = subprocess.run(command, capture_output=True, text=True, timeout=WITHIN_S, check=False)
     assert done.returncode == 2
     assert f"Invalid value for {line}" in done.stderr.replace("'--", "--").replace("':", ":").replace("':", ":")

@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 import math
 import subprocess
-import sys
 from collections.abc import Iterator
 from contextlib import closing, contextmanager
 from dataclasses import dataclass, replace
@@ -15,6 +14,7 @@ from typing import Any
 import pytest
 from pydantic import ValidationError
 
+from tests.support.forked import forked
 from tests.support.local import LocalServer, local_server
 from tests.support.nats import NatsServer, nats_server
 from tests.support.waiting import WITHIN_S, eventually
@@ -193,7 +193,7 @@ def test_a_node_that_is_not_cut_off_answers_nobody_in_doubt(nats: NatsServer) ->
 def test_a_second_process_of_the_same_name_ends(nats: NatsServer) -> None:
     """It says which one has the name, and what to do."""
     with node("a", nats):
-        command = [sys.executable, "-m", "tricklecast", "serve", "--port", "0", "--node", "a", "--cluster", nats.url]
+        command = forked("serve", "--port", "0", "--node", "a", "--cluster", nats.url)
         ended = subprocess.run([*command, "--cluster-lease-s", "0.2"], capture_output=True, text=True, timeout=60)
     assert ended.returncode == 1
     assert "the node name 'a' is in use" in ended.stderr
@@ -262,7 +262,7 @@ def test_an_advertised_url_that_is_none_names_the_setting() -> None:
 def test_credentials_are_looked_at_before_the_start(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
     """They are sent when NATS asks for them, which may be never. A file that every user can read gets a warning."""
     file = tmp_path / "nats.creds"
-    command = [sys.executable, "-m", "tricklecast", "serve", "--port", "0", "--cluster", "nats://127.0.0.1:1"]
+    command = forked("serve", "--port", "0", "--cluster", "nats://127.0.0.1:1")
     ended = subprocess.run([*command, "--cluster-creds", str(file)], capture_output=True, text=True, timeout=60)
     assert (ended.returncode, ended.stderr) == (1, f"tricklecast: cannot read {file}: No such file or directory\n")
     file.write_text("a secret")
