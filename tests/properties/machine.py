@@ -12,7 +12,7 @@ from tests.properties.model import Post, World
 from tricklecast.app.core.limits import Limits
 
 CI: Final = settings(
-    max_examples=60,
+    max_examples=40,
     stateful_step_count=40,
     suppress_health_check=list(HealthCheck),
     print_blob=False,

@@ -23,7 +23,7 @@ STEPS = st.lists(
 )
 
 
-@settings(max_examples=300)
+@settings(max_examples=150)
 @given(limit=st.sampled_from([1500, 4000, 12_000]), steps=STEPS)
 @example(limit=4000, steps=[("a", [645], True), ("b", [256, 367], True), ("a", [], False), ("b", [], False)])
 def test_a_full_server_does_what_the_rule_says(limit: int, steps: list[tuple[str, list[int], bool]]) -> None:
@@ -67,7 +67,7 @@ def test_a_full_server_does_what_the_rule_says(limit: int, steps: list[tuple[str
         check_registry(registry)
 
 
-@settings(max_examples=300)
+@settings(max_examples=150)
 @given(limit=st.sampled_from([4000, 12_000]), calm=st.lists(st.integers(1, 300), max_size=3), steps=STEPS)
 def test_who_holds_less_than_its_share_keeps_it(
     limit: int, calm: list[int], steps: list[tuple[str, list[int], bool]]

@@ -215,7 +215,7 @@ def test_no_interleaving_loses_doubles_or_hides_a_fact() -> None:
         run_state_machine_as_test(
             BusMachine,
             settings=settings(
-                max_examples=100,
+                max_examples=50,
                 stateful_step_count=40,
                 suppress_health_check=list(HealthCheck),
                 print_blob=False,

@@ -509,11 +509,11 @@ def at_once(monkeypatch: pytest.MonkeyPatch) -> None:
 
 TestStorage = StorageMachine.TestCase
 TestStorage.settings = settings(
-    max_examples=40, stateful_step_count=60, suppress_health_check=[HealthCheck.too_slow], deadline=None
+    max_examples=30, stateful_step_count=60, suppress_health_check=[HealthCheck.too_slow], deadline=None
 )
 
 
-@pytest.mark.parametrize("cutovers", [300, pytest.param(100_000, marks=pytest.mark.long)])
+@pytest.mark.parametrize("cutovers", [150, pytest.param(100_000, marks=pytest.mark.long)])
 def test_readers_that_catch_up(cutovers: int) -> None:
     """Readers go from the disk to memory, again and again, without a gap, a double or another order."""
     machine = StorageMachine()

@@ -386,7 +386,7 @@ def test_arbitrary_answers_never_make_a_storm() -> None:
     run_state_machine_as_test(
         Publishing,
         settings=settings(
-            max_examples=90,
+            max_examples=60,
             stateful_step_count=60,
             suppress_health_check=list(HealthCheck),
             print_blob=False,

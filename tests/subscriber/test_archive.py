@@ -366,7 +366,7 @@ def histories(draw: st.DrawFn) -> list[Sent]:
 
 
 @given(histories(), st.sampled_from([None, Keep(segments=2), Keep(bytes=8)]), st.data())
-@settings(max_examples=150)
+@settings(max_examples=75)
 def test_a_run_after_any_crashes_completes_the_recording(
     segments: list[Sent], keep: Keep | None, data: st.DataObject
 ) -> None:

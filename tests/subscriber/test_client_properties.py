@@ -166,7 +166,7 @@ async def _consume(world: World, start: AnyStart, on_lag: OnLag, seed: int, seek
             await subscriber.seek(seeks.pop())
 
 
-@settings(max_examples=200)
+@settings(max_examples=100)
 @given(script, starts, st.sampled_from(OnLag), st.integers(0, 99), st.lists(starts, max_size=3))
 def test_the_client_keeps_to_the_bound(
     answers: list[Reply | str], start: AnyStart, on_lag: OnLag, seed: int, seeks: list[AnyStart]

@@ -348,7 +348,7 @@ RULES = (
 )
 
 
-@settings(max_examples=250)
+@settings(max_examples=125)
 @given(runs() | runs(seeking=True))
 def test_every_run_keeps_the_rules(run: Run) -> None:
     """Each of :data:`RULES`; they look at the same runs, since to draw a run takes longer than to judge it."""
@@ -356,7 +356,7 @@ def test_every_run_keeps_the_rules(run: Run) -> None:
         rule(run)
 
 
-@settings(max_examples=200)
+@settings(max_examples=100)
 @given(st.integers(0, 1000), st.floats(0, 60), st.booleans(), st.lists(outages, min_size=1, max_size=5))
 def test_waiting_for_a_channel_ends(seed: int, wait_s: float, lost_before: bool, looks: list[Reply | str]) -> None:
     """An endless row of 404s, refusals, resets and 502s is left when the time is over, after few requests."""

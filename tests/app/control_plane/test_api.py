@@ -207,7 +207,7 @@ BODIES = st.one_of(
 )
 
 
-@settings(max_examples=150, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@settings(max_examples=75, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(data=st.data())
 def test_no_input_is_a_fault(target: Target, data: st.DataObject) -> None:
     """Any request to a route of the API's description is answered, and not with 500."""

@@ -203,7 +203,7 @@ SHAPES = st.lists(
 
 
 @pytest.mark.parametrize("pictures", [ts_pictures, mp4_pictures])
-@settings(max_examples=20)
+@settings(max_examples=10)
 @given(shapes=SHAPES, begun=st.integers(0, 8))
 def test_a_name_of_media_means_the_same_bytes_everywhere(pictures: Any, shapes: list[Sent], begun: int) -> None:
     """Each process has what the playlists of the others name, or does not know the name."""
@@ -273,7 +273,7 @@ def compare(holders: Holders, known: dict[str, object]) -> None:
 
 
 @pytest.mark.parametrize("pictures", [ts_pictures, mp4_pictures])
-@settings(max_examples=15)
+@settings(max_examples=8)
 @given(shapes=SHAPES, more=SHAPES, begun=st.integers(0, 8), restarts=st.sets(st.integers(0, 16)))
 def test_playlists_are_the_same_everywhere(
     pictures: Any, shapes: list[Sent], more: list[Sent], begun: int, restarts: set[int]

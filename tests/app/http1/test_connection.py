@@ -296,7 +296,7 @@ def cut(data: bytes, places: list[int]) -> list[bytes]:
 )
 @example([], [], 0, [b"GET /trickle/c\x01/1 HTTP/1.1\r\nHost: x\r\n\r\n"], [5])
 @example([], [], 0, [POST_OF_ABC, b"GET /trickle/c/0 HTTP/1.1\r\nHost: x\r\n\r\n"], [len(POST_OF_ABC) - 2])
-@settings(max_examples=300)
+@settings(max_examples=150)
 def test_no_cut_and_no_pipelining_changes_an_answer(
     before: list[bytes], quick: list[bytes], times: int, after: list[bytes], places: list[int]
 ) -> None:
