@@ -11,7 +11,7 @@ import shutil
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, Final
+from typing import Any, Final, Literal
 
 import pytest
 from playwright.sync_api import Browser, BrowserContext, ConsoleMessage, Dialog, Page, sync_playwright
@@ -21,6 +21,8 @@ from tests.support.waiting import WITHIN_S
 NAMES: Final = ("chromium", "chromium-browser", "google-chrome", "google-chrome-stable", "chrome")
 AXE: Final = Path(__file__).parents[2] / ".venv" / "npm" / "axe-core" / "axe.min.js"
 RULES: Final = ["wcag2a", "wcag2aa", "wcag21a", "wcag21aa", "wcag22aa"]
+
+Scheme = Literal["light", "dark"]
 
 FLAGS: Final = (
     "--no-sandbox",
@@ -34,7 +36,10 @@ FLAGS: Final = (
     "--autoplay-policy=no-user-gesture-required",
     "--use-fake-device-for-media-stream",
     "--use-fake-ui-for-media-stream",
+    "--process-per-site",
 )
+
+ANCHOR: Final = "http://127.0.0.1/"
 
 
 def find_browser() -> str | None:
@@ -60,21 +65,29 @@ class Watched:
     """Opens pages and collects what goes wrong in them.
 
     Attributes:
-        context: the browser's profile of one test. problems: what went wrong so far.
+        context: the browser's profile. problems: what went wrong so far.
         expected: parts of messages that are no problem in this test, such as a refused request that it provokes.
+        scripts: what runs in each page of this test before the page's own scripts.
     """
 
     context: BrowserContext
     problems: list[str] = field(default_factory=list)
     expected: list[str] = field(default_factory=list)
+    scripts: list[str] = field(default_factory=list)
 
-    def open(self, url: str) -> Page:
-        """Open a page in a new tab."""
+    def open(self, url: str, size: tuple[int, int] | None = None, scheme: Scheme | None = None) -> Page:
+        """Open a page in a new tab, of this width and height and in these colours rather than those of the profile."""
         page = self.context.new_page()
+        if size is not None:
+            page.set_viewport_size({"width": size[0], "height": size[1]})
+        if scheme is not None:
+            page.emulate_media(color_scheme=scheme)
         page.set_default_timeout(WITHIN_S * 1000)
         page.on("pageerror", lambda error: self._note(f"error: {error}"))
         page.on("console", self._hear)
         page.on("dialog", self._refuse)
+        for script in self.scripts:
+            page.add_init_script(script)
         page.goto(url)
         return page
 
@@ -104,14 +117,39 @@ def tabs(browser: Browser) -> Iterator[Callable[..., Watched]]:
     yield make
     for watched in made:
         watched.context.close()
-    problems = [problem for watched in made for problem in watched.problems]
-    assert not problems, problems
+    _judge(made)
 
 
 @pytest.fixture
-def tab(tabs: Callable[..., Watched]) -> Watched:
-    """A profile of usual size."""
-    return tabs(viewport={"width": 1280, "height": 800})
+def tab(browser: Browser) -> Iterator[Watched]:
+    """A profile of usual size, which the tests of a module share: they leave no page and no setting in it.
+
+    A profile costs a process and half a second of processor time. One page stays open in the shared one, so that its
+    process goes on: with the flag above, that process has the pages of all servers of this machine.
+    """
+    if browser.contexts:
+        [context] = browser.contexts
+    else:
+        context = browser.new_context(viewport={"width": 1280, "height": 800})
+        page = context.new_page()
+        page.route(ANCHOR, lambda route: route.fulfill(body="", content_type="text/html"))
+        page.goto(ANCHOR)
+    anchor = context.pages[0]
+    watched = Watched(context)
+    yield watched
+    for page in context.pages:
+        if page is not anchor:
+            page.close()
+    context.unroute_all(behavior="ignoreErrors")
+    context.clear_permissions()
+    context.clear_cookies()
+    context.set_offline(False)
+    _judge([watched])
+
+
+def _judge(made: list[Watched]) -> None:
+    problems = [problem for watched in made for problem in watched.problems]
+    assert not problems, problems
 
 
 def wait_for(page: Page, expression: str, arg: object = None) -> None:
@@ -123,6 +161,8 @@ def barriers(page: Page) -> list[str]:
     """What axe-core finds that keeps people from using the page: violations of WCAG 2.2, level AA."""
     page.evaluate(AXE.read_text(encoding="utf-8"))
     found: list[dict[str, Any]] = page.evaluate(
-        "rules => axe.run({runOnly: {type: 'tag', values: rules}}).then(result => result.violations)", RULES
+        """rules => axe.run({runOnly: {type: 'tag', values: rules}, resultTypes: ['violations']})
+            .then(result => result.violations)""",
+        RULES,
     )
     return [f"{one['id']}: {node['html'][:200]} {node['failureSummary']}" for one in found for node in one["nodes"]]

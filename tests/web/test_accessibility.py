@@ -2,17 +2,20 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 
 import httpx
 import pytest
 from playwright.sync_api import Page, expect
 
-from tests.support.browser import Watched, barriers, wait_for
+from tests.support.browser import Scheme, Watched, barriers, wait_for
 from tests.support.server import RunningServer, serve
 
-LOOKS = {"light": (1280, 800), "dark": (390, 844)}
+LOOKS: tuple[tuple[Scheme, int, int], ...] = (("light", 1280, 800), ("dark", 390, 844))
 """The colour scheme, and the size of a wide window or a telephone."""
+
+FITS = "document.documentElement.scrollWidth <= document.documentElement.clientWidth"
+"""The page need not be scrolled sideways."""
 
 PAGES = ("/", "/wall", "/publish", "/watch/messages", "/watch/bytes", "/watch/none", "/nothing")
 
@@ -40,24 +43,25 @@ def server() -> Iterator[RunningServer]:
         yield running
 
 
-@pytest.mark.parametrize("scheme", LOOKS)
 @pytest.mark.parametrize("path", PAGES)
-def test_a_page_can_be_used_by_all(server: RunningServer, tabs: Callable[..., Watched], path: str, scheme: str) -> None:
+def test_a_page_can_be_used_by_all(server: RunningServer, tab: Watched, path: str) -> None:
     """In light and dark colours, on a wide window and on a telephone, from left to right and from right to left.
 
     It need not be scrolled sideways, comes with less than 100 kB, and nothing moves while it builds up.
     """
-    width, height = LOOKS[scheme]
-    tab = tabs(viewport={"width": width, "height": height}, color_scheme=scheme)
     tab.expected += ["404"]  # the channel that does not exist
     page = tab.open(server.url + path)
-    assert barriers(page) == []
-    wait_for(page, "document.documentElement.scrollWidth <= document.documentElement.clientWidth")
-    assert page.evaluate(RECEIVED) < 100_000
-    if width > 1000:  # a list of messages is higher than a picture on a telephone
-        assert page.evaluate(SHIFTED) < 0.1
-    page.evaluate("document.documentElement.dir = 'rtl'")
-    wait_for(page, "document.documentElement.scrollWidth <= document.documentElement.clientWidth")
+    for look in LOOKS:
+        scheme, width, height = look
+        page.emulate_media(color_scheme=scheme)
+        page.set_viewport_size({"width": width, "height": height})
+        assert barriers(page) == []
+        assert page.evaluate(RECEIVED) < 100_000
+        if look == LOOKS[0]:  # a list of messages is higher than a picture on a telephone
+            assert page.evaluate(SHIFTED) < 0.1
+        for direction in ("rtl", "ltr"):
+            page.evaluate("direction => { document.documentElement.dir = direction; }", direction)
+            wait_for(page, FITS)
 
 
 NAMES = (
@@ -68,39 +72,37 @@ NAMES = (
 """From right to left, the longest one, and those of many cameras."""
 
 
-@pytest.mark.parametrize(("scheme", "width", "height"), [("dark", 390, 844), ("light", 3840, 2160)])
-def test_hundreds_of_channels_can_be_read_by_all(
-    tabs: Callable[..., Watched], scheme: str, width: int, height: int
-) -> None:
+def test_hundreds_of_channels_can_be_read_by_all(tab: Watched) -> None:
     """The list and the wall with 300 channels, an alert and an open channel, on a telephone and a very wide window."""
-    with serve() as server:
+    looks: tuple[tuple[Scheme, int, int], ...] = (("dark", 390, 844), ("light", 3840, 2160))
+    with serve() as server, httpx.Client() as client:
         for number in range(300):
             name = NAMES[min(number, 2)].format(number)
-            httpx.post(f"{server.base}/{name}/0", content=b'{"hello": 1}').raise_for_status()
-        httpx.get(f"{server.base}/..x/0")
-        page = tabs(viewport={"width": width, "height": height}, color_scheme=scheme).open(server.url)
-        expect(page.locator(".alert-list li")).to_have_count(1)
-        expect(page.locator(".row:not([hidden]) .name").first).to_be_visible()
-        assert barriers(page) == []
-        page.get_by_label("Filter channels").fill(NAMES[0])
-        row = page.locator(".row:not([hidden])")
-        expect(row).to_have_count(1)
-        row.click()
-        expect(page.locator("#detail-title")).to_have_text(NAMES[0])
-        assert barriers(page) == []
-        wait_for(page, "document.documentElement.scrollWidth <= document.documentElement.clientWidth")
-        page.goto(f"{server.url}/wall")
-        expect(page.locator(".tile")).to_have_count(300)
-        assert barriers(page) == []
-        wait_for(page, "document.documentElement.scrollWidth <= document.documentElement.clientWidth")
-        page.close()  # before its server ends
+            client.post(f"{server.base}/{name}/0", content=b'{"hello": 1}').raise_for_status()
+        client.get(f"{server.base}/..x/0")
+        for scheme, width, height in looks:
+            page = tab.open(server.url, (width, height), scheme)
+            expect(page.locator(".alert-list li")).to_have_count(1)
+            expect(page.locator(".row:not([hidden]) .name").first).to_be_visible()
+            assert barriers(page) == []
+            page.get_by_label("Filter channels").fill(NAMES[0])
+            row = page.locator(".row:not([hidden])")
+            expect(row).to_have_count(1)
+            row.click()
+            expect(page.locator("#detail-title")).to_have_text(NAMES[0])
+            assert barriers(page) == []
+            wait_for(page, FITS)
+            page.goto(f"{server.url}/wall")
+            expect(page.locator(".tile")).to_have_count(300)
+            assert barriers(page) == []
+            wait_for(page, FITS)
+            page.close()  # before its server ends
 
 
 @pytest.mark.parametrize("scheme", ["light", "dark"])
-def test_the_api_can_be_read_by_all(server: RunningServer, tabs: Callable[..., Watched], scheme: str) -> None:
+def test_the_api_can_be_read_by_all(server: RunningServer, tab: Watched, scheme: Scheme) -> None:
     """In both colour schemes each text of `/docs` has the contrast of AA: the list, a route, its form, an answer."""
-    tab = tabs(viewport={"width": 1280, "height": 900}, color_scheme=scheme)
-    page = tab.open(f"{server.url}/docs")
+    page = tab.open(f"{server.url}/docs", (1280, 900), scheme)
     expect(page.get_by_text("List all channels")).to_be_visible()
     assert contrasts(page) == []
     page.get_by_text("Close a segment").click()

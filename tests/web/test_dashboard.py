@@ -16,7 +16,7 @@ from tests.app.access.signing import SECRET, token
 from tests.app.cluster.test_nodes_on_nats import node
 from tests.publisher.media.clips import make_clip
 from tests.subscriber.check.segments import cut
-from tests.support.browser import Watched, barriers
+from tests.support.browser import Scheme, Watched, barriers
 from tests.support.local import LocalServer, local_server
 from tests.support.nats import nats_server
 from tests.support.server import serve
@@ -468,7 +468,7 @@ def test_storm_reports_run_nothing(tab: Watched, tmp_path: Path) -> None:
 
 @pytest.mark.parametrize(("scheme", "width", "height"), [("light", 1280, 800), ("dark", 390, 844)])
 def test_details_can_be_used_by_all(
-    server: LocalServer, tabs: Callable[..., Watched], tmp_path: Path, scheme: str, width: int, height: int
+    server: LocalServer, tab: Watched, tmp_path: Path, scheme: Scheme, width: int, height: int
 ) -> None:
     """axe-core finds no barrier in list, details and events, which name the codecs; no scrolling on a telephone."""
     by = "\N{MULTIPLICATION SIGN}"
@@ -480,7 +480,7 @@ def test_details_can_be_used_by_all(
         for seq, segment in enumerate(segments[:3]):
             client.channel("cam").publish(seq, segment)
         create(server, "other")
-        page = tabs(viewport={"width": width, "height": height}, color_scheme=scheme).open(url(server))
+        page = tab.open(url(server), (width, height), scheme)
         expect(page.locator(".row:not([hidden]) .name").first).to_be_visible()
         assert barriers(page) == []
         page.locator(".row:not([hidden])", has_text="cam").click()

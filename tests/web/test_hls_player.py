@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import signal
 import subprocess
-import sys
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -17,7 +16,9 @@ from tests.integration.test_proxies import over_tls, running
 from tests.publisher.media.clips import make_clip
 from tests.support.browser import Watched, wait_for
 from tests.support.certificates import make_certificate
+from tests.support.forked import forked
 from tests.support.hls import read
+from tests.support.long import mostly_long
 from tests.support.ports import free_port
 from tests.support.server import RunningServer, serve
 from tests.support.waiting import WITHIN_S, eventually
@@ -65,8 +66,7 @@ def published(
     url: str, container: str, source: str = "testsrc:size=320x180,rate=25", *options: str
 ) -> Iterator[Callable[[], None]]:
     """A publisher of the test source, or of a file; it is killed at the end of the block, or by the function."""
-    command = [sys.executable, "-m", "tricklecast", "publish", url, source, "--container", container, "--takeover"]
-    command += options
+    command = forked("publish", url, source, "--container", container, "--takeover", *options)
     process = subprocess.Popen(command, stderr=subprocess.DEVNULL)
 
     def kill() -> None:
@@ -132,7 +132,7 @@ def test_hls_js_plays_on(server: RunningServer, player: Page, container: str) ->
     player.evaluate("hls.destroy()")
 
 
-@pytest.mark.parametrize("container", ["mpegts", "fmp4"])
+@pytest.mark.parametrize("container", mostly_long(["mpegts", "fmp4"], 2))
 def test_hls_js_switches_between_the_rungs_of_a_ladder(server: RunningServer, player: Page, container: str) -> None:
     """From the small picture to the large one and back, on one time line, without a gap in what it holds."""
     url = f"{server.base}/ladder-{container}"
@@ -150,7 +150,7 @@ def test_hls_js_switches_between_the_rungs_of_a_ladder(server: RunningServer, pl
     player.evaluate("hls.destroy()")
 
 
-@pytest.mark.parametrize("name", ["nginx", "caddy"])
+@pytest.mark.parametrize("name", mostly_long(["nginx", "caddy"], 2))
 def test_hls_js_plays_over_http_2(
     server: RunningServer, tabs: Callable[..., Watched], tmp_path: Path, name: str
 ) -> None:
@@ -196,7 +196,7 @@ def test_hls_js_plays_to_the_end(tab: Watched, tmp_path: Path, container: str, s
     subprocess.run(["ffmpeg", "-v", "error", *picture, *sound, *codecs, str(clip)], check=True, timeout=60)
     with serve() as server:
         url, player = f"{server.base}/ends", with_hls_js(tab, server)
-        command = [sys.executable, "-m", "tricklecast", "publish", url, str(clip), "--container", container]
+        command = forked("publish", url, clip, "--container", container)
         publisher = subprocess.Popen(command, stderr=subprocess.DEVNULL)
         eventually(lambda: httpx.get(f"{url}/media.m3u8").status_code == 200, what="something is published")
         player.evaluate("url => hls.loadSource(url)", f"{url}/index.m3u8")
@@ -275,7 +275,7 @@ def test_av1_and_vp9_play(
 def test_hls_js_plays_from_the_past(server: RunningServer, player: Page) -> None:
     """From the first segment on, which left the live playlist long ago, over where that begins, and to the end."""
     url = f"{server.base}/past"
-    command = [sys.executable, "-m", "tricklecast", "publish", url, "testsrc:duration=24s,gop=1s,size=320x180"]
+    command = forked("publish", url, "testsrc:duration=24s,gop=1s,size=320x180")
     subprocess.run([*command, "--no-realtime", "--leave-open"], check=True, capture_output=True)
     assert "-0.ts" not in httpx.get(f"{url}/media.m3u8").text
     player.evaluate("url => hls.loadSource(url)", f"{url}/index.m3u8?start=1h")
@@ -300,7 +300,7 @@ def test_shaka_winds_by_key_pictures(tab: Watched, tmp_path: Path) -> None:
         page, url = tab.open(f"{server.url}/p"), f"{server.base}/film"
         asked: list[str] = []
         page.on("request", lambda request: asked.append(request.headers.get("range", request.url)))
-        command = [sys.executable, "-m", "tricklecast", "publish", url, "testsrc:duration=90s,gop=1s,size=320x180"]
+        command = forked("publish", url, "testsrc:duration=90s,gop=1s,size=320x180")
         subprocess.run([*command, "--container", "fmp4", "--no-realtime"], check=True, capture_output=True)
         eventually(lambda: "VOD" in httpx.get(f"{url}/media.m3u8").text, what="the recording")
         page.evaluate("player.configure('manifest.hls.sequenceMode', false)")  # there are no parts
@@ -339,7 +339,7 @@ def test_shaka_shows_the_dates_of_a_film_that_is_published_at_once(server: Runni
     tab.context.route(f"{server.url}/shaka.js", lambda route: route.fulfill(path=SHAKA, content_type="text/javascript"))
     tab.expected += ["Failed to load resource"]
     page, url = tab.open(f"{server.url}/p"), f"{server.base}/at-once"
-    command = [sys.executable, "-m", "tricklecast", "publish", url, "testsrc:duration=12s,size=320x180"]
+    command = forked("publish", url, "testsrc:duration=12s,size=320x180")
     subprocess.run([*command, "--container", "fmp4", "--no-realtime", "--leave-open"], check=True, capture_output=True)
     page.evaluate("async url => { await player.attach(video); await player.load(url) }", f"{url}/index.m3u8")
     wait_for(page, "() => video.getVideoPlaybackQuality().totalVideoFrames >= 5")
@@ -375,7 +375,7 @@ def test_the_recording_of_three_languages_plays(tab: Watched, tmp_path: Path) ->
             f"{server.url}/shaka.js", lambda route: route.fulfill(path=SHAKA, content_type="text/javascript")
         )
         url = f"{server.base}/film"
-        command = [sys.executable, "-m", "tricklecast", "publish", url, str(three_languages(tmp_path / "film.mkv"))]
+        command = forked("publish", url, three_languages(tmp_path / "film.mkv"))
         subprocess.run([*command, "--container", "fmp4", "--no-realtime"], check=True, capture_output=True)
         eventually(lambda: "VOD" in httpx.get(f"{url}/media.m3u8").text, what="the recording")
         player = with_hls_js(tab, server)

@@ -7,7 +7,7 @@ import os
 import re
 import signal
 import subprocess
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
@@ -197,7 +197,7 @@ def test_the_player_survives_a_restart_of_the_server(tab: Watched) -> None:
 
 def test_a_browser_without_mp4_publishes_webm(server: RunningServer, tab: Watched) -> None:
     """A segment begins at each keyframe, not at each cluster, so that pictures and sound play."""
-    tab.context.add_init_script(NO_MP4)
+    tab.scripts.append(NO_MP4)
     page = tab.open(f"{server.url}/publish")
     page.fill("#channel", "webm")
     page.select_option("#quality", "360")
@@ -260,11 +260,11 @@ def test_a_page_publishes_and_another_one_plays(server: RunningServer, tab: Watc
     expect(viewer.locator("#state-title")).to_have_text("The channel has ended")
 
 
-def test_one_sees_the_source_before_the_start(server: RunningServer, tabs: Callable[..., Watched]) -> None:
+def test_one_sees_the_source_before_the_start(server: RunningServer, tab: Watched) -> None:
     """The test picture at once, the camera when it is chosen; the figures are in view after the start."""
     looked = "() => preview.videoWidth > 0 && !preview.paused && preview.readyState >= 2"
     for width, height in ((1280, 800), (390, 844)):
-        page = tabs(viewport={"width": width, "height": height}).open(f"{server.url}/publish")
+        page = tab.open(f"{server.url}/publish", (width, height))
         wait_for(page, looked)
         expect(page.locator("#nothing")).to_be_hidden()
         page.select_option("#quality", "360")
@@ -286,6 +286,7 @@ def test_one_sees_the_source_before_the_start(server: RunningServer, tabs: Calla
         assert page.evaluate("preview.srcObject") is None
         page.check("input[value=picture]")
         wait_for(page, looked)
+        page.close()
 
 
 def test_a_page_does_not_take_over_a_channel(server: RunningServer, tab: Watched) -> None:
@@ -416,13 +417,12 @@ def test_pictures_are_shown_whose_sound_cannot_be_decoded(
     expect(page.locator("#unmute")).to_be_hidden()
 
 
-def test_the_button_for_the_sound_leaves_the_picture_free(server: RunningServer, tabs: Callable[..., Watched]) -> None:
+def test_the_button_for_the_sound_leaves_the_picture_free(server: RunningServer, tab: Watched) -> None:
     """It is one of the controls, which go when the user does nothing, also on a telephone."""
-    for width, height in ((1280, 800), (390, 844)):
-        tab = tabs(viewport={"width": width, "height": height})
-        tab.expected += ["404", "470"]
-        with publishing(server.base, "free", SMALL, "--container", "fmp4"):
-            page = tab.open(f"{server.url}/watch/free")
+    tab.expected += ["404"]
+    with publishing(server.base, "free", SMALL, "--container", "fmp4"):
+        for width, height in ((1280, 800), (390, 844)):
+            page = tab.open(f"{server.url}/watch/free", (width, height))
             plays(page)
             unmute = page.locator("#controls #unmute")
             expect(unmute).to_be_visible()
@@ -434,6 +434,7 @@ def test_the_button_for_the_sound_leaves_the_picture_free(server: RunningServer,
             unmute.click()
             expect(unmute).to_be_hidden()
             expect(page.locator("#mute")).to_have_attribute("aria-label", "Turn the sound off")
+            page.close()
 
 
 def test_one_may_step_from_picture_to_picture(server: RunningServer, tab: Watched) -> None:
@@ -525,7 +526,7 @@ def test_the_picture_may_leave_the_page(server: RunningServer, tab: Watched) -> 
 def test_a_browser_that_plays_nothing_by_itself_is_asked_to(server: RunningServer, tab: Watched) -> None:
     """The page says that the user must press play, and a click on the picture does."""
     tab.expected += ["404"]
-    tab.context.add_init_script(NO_AUTOPLAY)
+    tab.scripts.append(NO_AUTOPLAY)
     with publishing(server.base, "blocked", SMALL, "--container", "fmp4"):
         page = tab.open(f"{server.url}/watch/blocked")
         expect(page.locator("#state-title")).to_have_text("Press play")
@@ -566,7 +567,7 @@ def test_a_paused_player_stops_reading(server: RunningServer, tab: Watched, tmp_
 
 def test_the_test_picture_goes_on_in_a_hidden_tab(server: RunningServer, tab: Watched) -> None:
     """Without sound, and without timers: Chromium's timers come once a second in a hidden tab."""
-    tab.context.add_init_script(HIDDEN)
+    tab.scripts.append(HIDDEN)
     page = tab.open(f"{server.url}/publish")
     page.fill("#channel", "hidden")
     page.uncheck("#sound")

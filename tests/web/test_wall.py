@@ -46,8 +46,8 @@ def post(server: LocalServer, channel: str, seq: int, content: bytes, content_ty
     httpx.post(url, content=content, headers=headers).raise_for_status()
 
 
-def wall(server: LocalServer, tab: Watched, rest: str = "") -> Page:
-    return tab.open(f"http://127.0.0.1:{server.port}/wall{rest}")
+def wall(server: LocalServer, tab: Watched, size: tuple[int, int] | None = None) -> Page:
+    return tab.open(f"http://127.0.0.1:{server.port}/wall", size)
 
 
 def test_each_channel_has_a_picture(server: LocalServer, tab: Watched, tmp_path: Path) -> None:
@@ -99,13 +99,11 @@ def test_only_tiles_in_view_cost_something(server: LocalServer, tab: Watched, tm
 
 
 @pytest.mark.parametrize(("width", "height", "columns"), [(390, 844, 2), (3840, 2160, 5)])
-def test_all_tiles_fit_if_they_can(
-    server: LocalServer, tabs: Callable[..., Watched], width: int, height: int, columns: int
-) -> None:
+def test_all_tiles_fit_if_they_can(server: LocalServer, tab: Watched, width: int, height: int, columns: int) -> None:
     """On a very wide window 16 of them are as large as all of them can be; on a telephone two stand side by side."""
     for number in range(16):
         post(server, f"cam-{number:02}", 0, b'{"number": 1}', "application/json")
-    page = wall(server, tabs(viewport={"width": width, "height": height}))
+    page = wall(server, tab, (width, height))
     expect(page.locator(".tile")).to_have_count(16)
     wait_for(page, "n => getComputedStyle(tiles).gridTemplateColumns.split(' ').length === n", arg=columns)
     assert page.evaluate("document.documentElement.scrollWidth <= document.documentElement.clientWidth")
@@ -113,11 +111,11 @@ def test_all_tiles_fit_if_they_can(
         assert page.evaluate("document.documentElement.scrollHeight <= innerHeight")
 
 
-def test_long_names_have_two_lines(server: LocalServer, tabs: Callable[..., Watched]) -> None:
+def test_long_names_have_two_lines(server: LocalServer, tab: Watched) -> None:
     """And the end of each is shown on a telephone, too."""
     for number in range(12):
         post(server, f"berlin-main-building-floor-03-camera-{number:03}", 0, b'{"number": 1}', "application/json")
-    page = wall(server, tabs(viewport={"width": 390, "height": 844}))
+    page = wall(server, tab, (390, 844))
     expect(page.locator(".tile .end")).to_have_text([f"amera-{number:03}" for number in range(12)])
     for one in page.locator(".tile").all():
         box, tile = one.locator(".end").bounding_box(), one.bounding_box()
