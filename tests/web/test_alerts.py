@@ -13,9 +13,6 @@ from playwright.sync_api import expect
 from tests.app.storage.test_archive import full
 from tests.support.browser import Watched, barriers
 from tests.support.local import LocalServer, local_server
-from tests.support.waiting import WITHIN_S
-
-expect.set_options(timeout=WITHIN_S * 1000)
 
 TIMES: Final = "\N{MULTIPLICATION SIGN}"
 

@@ -22,8 +22,6 @@ from tests.support.nats import nats_server
 from tests.support.server import serve
 from tests.support.waiting import WITHIN_S, eventually
 
-expect.set_options(timeout=WITHIN_S * 1000)
-
 HOSTILE = "<img src=x onerror=alert(1)>\"'&\u202e"
 """A text that would run as markup, with a character that turns what follows."""
 

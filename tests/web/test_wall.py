@@ -16,10 +16,8 @@ from tests.subscriber.check.segments import cut
 from tests.support.browser import Watched, barriers, wait_for
 from tests.support.local import LocalServer, local_server
 from tests.support.nats import nats_server
-from tests.support.waiting import WITHIN_S, eventually
+from tests.support.waiting import eventually
 from tricklecast.trickle.records import Op
-
-expect.set_options(timeout=WITHIN_S * 1000)
 
 DRAWN = """name => [...document.querySelectorAll('.tile')].some((tile) => {
     const canvas = tile.querySelector('canvas');
