@@ -77,7 +77,7 @@ class Body:
         self._chunks: deque[bytes] = deque()
         self._let_go = 0
         self._held_bytes = 0
-        self._retaining = True
+        self.retains = True  # what was written is kept for the next request
         self._sending: Sending | None = None
         self._resting = False
         self._stopped = False
@@ -151,8 +151,8 @@ class Body:
         """
         size = len(chunk) + CHUNK_OVERHEAD
         if not self._stopped and not self._has_room(size) and self._sending is not None:
-            self._retaining = False
-            self._let_go_of(self._sending.written)
+            self.retains = False
+            self.let_go_of(self._sending.written)
         if self._stopped or (self._held_bytes and not self._buffer.make_room(self, size)):
             return False
         self._add(chunk, size)
@@ -178,7 +178,9 @@ class Body:
     def end(self) -> None:
         """No chunk follows."""
         self.over = True
-        self._push()
+        if self._sending is not None:
+            self._sending.push()
+        self.changes.notify()
 
     async def flush(self) -> bool:
         """Wait until the end was handed over in the way of :meth:`put`, with the same result."""
@@ -196,17 +198,12 @@ class Body:
     def stop(self) -> None:
         """Nobody takes chunks any more; wakes the writer."""
         self._stopped = True
-        self._let_go_of(self.count)
+        self.let_go_of(self.count)
         self.changes.notify()
 
     def chunk(self, at: int) -> bytes:
         """The chunk with this number, counted from 0; it must still be held."""
         return self._chunks[at - self._let_go]
-
-    def written(self, count: int) -> None:
-        """Count chunks that were written to the present connection."""
-        if not self._retaining:
-            self._let_go_of(count)
 
     def _add(self, chunk: bytes, size: int) -> None:
         self._chunks.append(chunk)
@@ -214,14 +211,12 @@ class Body:
         self._held_bytes += size
         self._buffer.used += size
         self.handed += len(chunk)
-        self._push()
-
-    def _push(self) -> None:
         if self._sending is not None:
             self._sending.push()
         self.changes.notify()
 
-    def _let_go_of(self, count: int) -> None:
+    def let_go_of(self, count: int) -> None:
+        """Hold the chunks below this number no more: the body cannot be sent again."""
         size = 0
         while self._let_go < count:
             size += len(self._chunks.popleft()) + CHUNK_OVERHEAD
@@ -241,13 +236,13 @@ class Body:
 
     def _has_room(self, size: int) -> bool:
         buffer = self._buffer
-        if self._retaining and buffer.used + size <= buffer.limit:
+        if self.retains and buffer.used + size <= buffer.limit:
             return True
         if self._sending is not None and self._sending.written == self.count:
-            self._retaining = False
-            self._let_go_of(self.count)
+            self.retains = False
+            self.let_go_of(self.count)
             return True
-        return self._retaining and self._buffer.make_room(self, size)
+        return self.retains and self._buffer.make_room(self, size)
 
 
 class Sending(LiveBody):
@@ -334,7 +329,8 @@ class Sending(LiveBody):
         self.written = self.taken
         if self.written == 1:
             self._begun()
-        self._body.written(self.written)
+        if not self._body.retains:
+            self._body.let_go_of(self.written)
 
     def _end(self) -> None:
         self.ended = True

@@ -227,7 +227,7 @@ def error_of(outcome: ExchangeOutcome, seq: int | None) -> TrickleError | None:
     """The error that an outcome stands for; ``None`` for a 200 that is not the end of the channel."""
     if isinstance(outcome, Lost):
         return outcome.error
-    if outcome.status == wire.Status.OK and not outcome.closed:
+    if outcome.status == wire.Status.OK and wire.CLOSED not in outcome.headers:
         return None
     return outcome.error(seq)
 
@@ -649,7 +649,7 @@ class Numbering:
         """
         if self.next is None:
             raise LocalProtocolError("the position has to be asked for before the first segment")
-        seq = self._free(self.next)
+        seq = self.next if self.next not in self._unsettled else self._free(self.next)
         self.next = seq + 1
         return seq
 

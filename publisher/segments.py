@@ -343,7 +343,7 @@ class SegmentWriter:
         try:
             if self._result is not None:
                 self._check_result()
-            if data := as_bytes(chunk):
+            if data := chunk if isinstance(chunk, bytes) else as_bytes(chunk):
                 upload = self._upload or self._segments.bind(self)
                 if not await upload.body.put(data, last=last):
                     self._check_result()

@@ -102,6 +102,8 @@ class BodyDecoder:
         Raises:
             InvalidBody: the bytes are not HTTP. :meth:`take_partial` still returns those before the fault.
         """
+        if self._at == len(self._data):  # no state does anything without bytes
+            return None
         chunk: bytes | None = b""
         while chunk == b"" and not self.over:
             chunk = self._state(self)

@@ -130,7 +130,8 @@ class Retries:
 
     def worked(self) -> None:
         """Count a request that succeeded and ends the outage."""
-        self.over()
+        if self.lost or self._since is not None or self.tries:
+            self.over()
         self.succeeded()
 
     def back(self) -> None:
