@@ -709,7 +709,9 @@ def test_a_replica_has_the_playlist_of_its_owner(content_type: str) -> None:
         eventually(lambda: not is_forwarded("media.m3u8"))
         there = readers.channel(name)
         found = live.playlist()
-        assert there.get("media.m3u8").expect(200).body == live.channel.get("media.m3u8").expect(200).body
+        assert not is_forwarded("iframes.m3u8")
+        for playlist in ("media.m3u8", "iframes.m3u8"):
+            assert there.get(playlist).expect(200).body == live.channel.get(playlist).expect(200).body
         for segment in found.whole:
             if not segment.gap:
                 assert not is_forwarded(segment.uri)
