@@ -416,10 +416,12 @@ class Cluster:
         return any(one is channel for one in self.feeds.sending.tasks.values())
 
     def may_begin(self, name: str) -> bool:
-        """Whether a channel is here, or may begin here. Its owner is gone when its lease is over: who publishes claims
-        the channel.
+        """Whether a channel is here, or may begin here.
+
+        Its owner is gone when its lease is over: who publishes claims the channel. One that has ended a moment ago
+        begins again at its former owner, to which all requests for it go.
         """
-        place = self._directory.place(name)
+        place = self._directory.place(name) or self._directory.former(name)
         return place is None or place.node == self._peers.me or not place.reachable
 
     # Asked by the registry.

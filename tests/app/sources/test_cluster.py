@@ -50,7 +50,9 @@ def test_one_node_runs_it_and_another_one_when_that_stops(nats: NatsServer, monk
 
 
 def test_on_demand_the_node_of_the_first_reader_runs_it(nats: NatsServer) -> None:
-    """Readers at other nodes read from there, and it stops when all of them have left."""
+    """Readers at other nodes read from there, and it stops when all of them have left. The next one, wherever it comes,
+    has it there again: the channel is still known to be of that node.
+    """
     settings: dict[str, Any] = {"cluster_name": "demand", "source": {"cam": DEMAND}, "channel_drain_s": 1}
     with node("a", nats, **settings) as a, node("b", nats, **settings) as b:
         with httpx.stream("GET", f"{url(b)}/trickle/cam/stream", timeout=WITHIN_S) as first:
@@ -65,7 +67,10 @@ def test_on_demand_the_node_of_the_first_reader_runs_it(nats: NatsServer) -> Non
                 left_at, asked_at = b.server.plane.clock(), b.server.node.sources._asked_at
                 eventually(lambda: asked_at["cam"] > left_at, what="the second one counts")
                 assert states(a, b) == ["elsewhere", "running"]
-        eventually(lambda: states(a, b) == ["waiting", "waiting"])
+        eventually(lambda: states(a, b) == ["elsewhere", "waiting"])
+        with httpx.stream("GET", f"{url(a)}/trickle/cam/stream", timeout=WITHIN_S) as third:
+            assert next(third.iter_bytes())[:1] == b"G"
+            assert states(a, b) == ["elsewhere", "running"]
 
 
 def test_when_its_node_dies_another_one_runs_it(nats: NatsServer, monkeypatch: pytest.MonkeyPatch) -> None:
