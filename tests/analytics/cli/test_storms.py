@@ -220,16 +220,17 @@ def test_the_baseline_gives_rates_and_their_ratio(tmp_path: Path) -> None:
         assert (rate["ratio"], rate["here"]) == (1.0, rate["before"])
 
 
-def test_explain_shows_lines_and_steps(logs: Path, report: dict[str, Any]) -> None:
-    """By the beginning of the id or the number: the paragraph, lines of the log, the rows of each step."""
+def test_explain_shows_lines_and_steps(logs: Path, tmp_path: Path, report: dict[str, Any]) -> None:
+    """By the number, as by the beginning of the id (report/test_requests.py): the paragraph, lines of the log, the rows
+    of each step."""
     one = report["incidents"][2]
-    result = invoke(logs, "--explain", one["id"][:6])
+    result = invoke(logs, "--explain", "3", "--json-file", tmp_path / "a.json")
     assert result.exit_code == 0
     assert result.stdout.startswith(f"INCIDENT 3 · {one['words']['fault']} · {one['words']['happened']}")
     assert f"\nWhy it is {one['storm']}:\n  - " in result.stdout.partition("\nIts lines:\n")[0]
     for table in ("candidate", "stretches", "classed", "episodes", "incidents"):
         assert f"\n{table}: " in result.stdout
-    document = json.loads(invoke(logs, "--explain", "3", "--json-file", "-").stdout)
+    document = json.loads((tmp_path / "a.json").read_text())
     assert document["incident"]["id"] == one["id"]
     assert {"Why it is a storm", f"Why it is {one['severity']}"} <= set(document["reasons"])
     assert document["steps"][-1]["rows"][0]["n"] == one["n"]
@@ -239,14 +240,15 @@ def test_any_web_server_s_log(tmp_path: Path) -> None:
     """One client's 900 answers of 401 are an incident though no path is a channel's; --generic judges all lines so."""
     line = '192.0.2.7 - - [09/Oct/2025:08:{:02d}:{:02d} +0000] "GET /api/token HTTP/1.1" 401 12 "-" "app/2"\n'
     (tmp_path / "access.log").write_text("".join(line.format(n // 600, n // 10 % 60) for n in range(900)))
-    for options in ((), ("--generic",)):
-        document = told(tmp_path / "access.log", *options)
+    report = tmp_path / "report.json"
+    options = ("--set", "peak_rps=5", "--maintenance", "09:00-10:00", "--json-file", report)
+    other = invoke(tmp_path / "access.log", *options)
+    for document in (json.loads(report.read_text()), told(tmp_path / "access.log", "--generic")):
         (one,) = document["incidents"]
         assert (one["storm"], one["n"]) == ("web_loop", 900)
         assert one["words"]["happened"].startswith("192.0.2.7 (app/2) sent GET /api/token 900 times")
         assert (one["impact"]["handler_us"], one["impact"]["handler_share"]) == (None, None)  # it has no durations
         assert document["figures"]["wasted_handler_s"] is None
-    other = invoke(tmp_path / "access.log", "--set", "peak_rps=5", "--maintenance", "09:00-10:00")
     said = other.stdout
     assert other.exit_code == 1
     assert "  Wasted: 899 requests (10.5 KiB, the log has no durations)\n" in said

@@ -127,10 +127,17 @@ LOOP = [
 OURS = [number for number, line in enumerate(LOOP, 1) if line["client"] == "mine" and line["status"] == 404]
 
 
-def test_all_lines_of_an_incident(tmp_path: Path) -> None:
-    """As they stand in their files, with what was understood: the same as JSON lines, as Parquet and on a pipe."""
-    log = write(tmp_path / "a.jsonl", LOOP)
+@pytest.fixture(scope="module")
+def looped(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, dict[str, Any]]:
+    """A log with a loop, and its incident."""
+    log = write(tmp_path_factory.mktemp("looped") / "a.jsonl", LOOP)
     (worst, *_) = incidents(log)
+    return log, worst
+
+
+def test_all_lines_of_an_incident(looped: tuple[Path, dict[str, Any]], tmp_path: Path) -> None:
+    """As they stand in their files, with what was understood: the same as JSON lines, as Parquet and on a pipe."""
+    log, worst = looped
     result = invoke(log, "--lines", "1")
     assert (result.exit_code, result.stderr.splitlines()[-1]) == (0, f"storms: {len(OURS)} lines")
     rows = [json.loads(line) for line in result.stdout.splitlines()]
@@ -169,10 +176,9 @@ def test_lines_that_cannot_be_written(
     assert [path.name for path in tmp_path.iterdir()] == ["a.jsonl"]
 
 
-def test_a_near_id_is_named(tmp_path: Path) -> None:
+def test_a_near_id_is_named(looped: tuple[Path, dict[str, Any]]) -> None:
     """One digit is wrong, as when it was typed."""
-    log = write(tmp_path / "a.jsonl", LOOP)
-    (one, *_) = incidents(log)
+    log, one = looped
     wrong = one["id"][:-1] + ("0" if one["id"][-1] != "0" else "1")
     assert one["id"] in invoke(log, "--lines", wrong).stderr
 
