@@ -9,6 +9,7 @@ from urllib.parse import quote
 import pytest
 
 from tests.app.data_plane.support import later, slow_peer
+from tests.support.compiled import needs_interpreter
 from tests.support.local import LocalServer, local_server
 from tests.support.media import init_segment, mp4_pictures, ts_pictures
 from tests.support.waiting import eventually
@@ -243,6 +244,7 @@ def test_media_that_change_are_two_clips(channel: RemoteChannel) -> None:
 
 def test_clips_have_limits(channel: RemoteChannel, monkeypatch: pytest.MonkeyPatch) -> None:
     """Of their segments, and of how many are sent at a time."""
+    needs_interpreter()
     for seq in range(3):
         post(channel, "ts", seq, segment("ts", seq))
     monkeypatch.setattr(clips, "MAX_SEGMENTS", 2)
