@@ -33,6 +33,7 @@ class SourceModel(BaseModel):
         "its process has ended, and is started again after a pause."
     )
     since: datetime = Field(description="When this state was first seen.")
+    retry_at: datetime | None = Field(description="failed: when its process is started again; else null.")
     pid: int | None = Field(description="Its process; null without one.")
     restarts: int = Field(description="How often its process was started again, since it was configured as it is.")
     error: str = Field(description="The last line of the last process that has failed; empty if none has.")
@@ -68,11 +69,17 @@ def sources_router(sources: Sources, questions: Questions | None) -> APIRouter:
                     rows += orjson.loads(answer)
         rows = sorted((row for row in rows if visible(row["name"])), key=lambda row: str(row["name"]))
         return SourcesModel(
-            sources=[SourceModel(**{**row, "since": datetime.fromtimestamp(row["since"], UTC)}) for row in rows],
+            sources=[
+                SourceModel(**{**row, "since": _time(row["since"]), "retry_at": _time(row["retry_at"])}) for row in rows
+            ],
             unreachable=unreachable,
         )
 
     return router
+
+
+def _time(seconds: float | None) -> datetime | None:
+    return None if seconds is None else datetime.fromtimestamp(seconds, UTC)
 
 
 def sources_answers(sources: Sources) -> dict[str, Answerer]:

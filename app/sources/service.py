@@ -339,6 +339,7 @@ class Sources:
                 "ladder": source.settings.ladder,
                 "state": source.state(),
                 "since": source.since,
+                "retry_at": source.retry_at,
                 "pid": source.pid,
                 "restarts": source.restarts,
                 "error": source.error,

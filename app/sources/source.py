@@ -81,6 +81,7 @@ class Source:
             comes from the next process.
         error: the last line of the last process that has failed; empty if none has.
         since: when its state began, seconds since 1970.
+        retry_at: when its process is started again, after it has failed; ``None``: it has not.
     """
 
     def __init__(
@@ -100,6 +101,7 @@ class Source:
         self.restarts = 0
         self.error = ""
         self.since = time.time()
+        self.retry_at: float | None = None
         self.wanted = asyncio.Event()
         self.stops = False
         self._unwanted = asyncio.Event()
@@ -184,9 +186,11 @@ class Source:
             self._failed, self.error = True, ended
             pause_s = BACKOFF.delay(failures, self._rng, floor_s=LEAST_S)
             _LOGGER.warning("source %s has ended, and is started again in %.0f s: %s", self.name, pause_s, ended)
+            self.retry_at = time.time() + pause_s
             with suppress(TimeoutError):
                 async with asyncio.timeout(pause_s):
                     await self._unwanted.wait()
+            self.retry_at = None
             if self._unwanted.is_set():
                 self._failed, failures = False, 0
             else:

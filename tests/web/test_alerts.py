@@ -197,6 +197,7 @@ def test_the_sources_have_a_panel(tab: Watched) -> None:
         panel = page.get_by_role("region", name="Sources")
         expect(panel.get_by_role("rowheader")).to_have_text(["door", "yard"])
         expect(panel.get_by_role("row").nth(1)).to_contain_text("Connection refused")
+        expect(panel.get_by_role("row").nth(1)).to_contain_text("failed, starts again in ")
         expect(panel.get_by_role("row").nth(1)).to_contain_text("rtsp://***@127.0.0.1:9/live?key=***")
         expect(panel.get_by_role("row").nth(2)).to_contain_text("on demand, nobody reads")
         expect(page.locator(".alert-list .bad")).to_contain_text("A source has failed, and is started again")

@@ -70,8 +70,14 @@ async function look(byUser) {
       const picture = new TestPicture(quality.width, Math.round((quality.width * 9) / 16), name, true);
       shown = { source, width: quality.width, stream: picture.stream, picture };
     } else if (byUser) {
-      const opened = await open(choices());
-      if (look !== looks || session) return close(opened.stream, null);
+      const opened = await inTurn(async () => {
+        if (look !== looks) return null;
+        const found = await open(choices());
+        if (look === looks && !session) return found;
+        close(found.stream, null);
+        return null;
+      });
+      if (!opened) return;
       shown = { source, width: quality.width, stream: opened.stream, picture: null };
       const [track] = opened.stream.getVideoTracks();
       track?.addEventListener("ended", () => shown?.stream === opened.stream && unlook());
@@ -115,7 +121,7 @@ async function taken(wanted) {
   const lacksSound = wanted.sound && here?.source === "camera" && !here.stream.getAudioTracks().length;
   if (!here || here.source !== wanted.source || lacksSound || needsAnother(here, wanted.quality.width)) {
     unlook();
-    return open(wanted);
+    return inTurn(() => open(wanted));
   }
   shown = null;
   if (!wanted.sound) {
@@ -125,6 +131,21 @@ async function taken(wanted) {
     }
   }
   return here;
+}
+
+/** Over when no source is being opened. @type {Promise<unknown>} */
+let turn = Promise.resolve();
+
+/**
+ * Open one source after the other: a camera that is open for somebody who no longer wants it keeps the size of that one.
+ * @template T
+ * @param {() => Promise<T>} work
+ * @returns {Promise<T>}
+ */
+function inTurn(work) {
+  const done = turn.then(work);
+  turn = done.catch(() => {});
+  return done;
 }
 
 /** @param {ReturnType<typeof choices>} wanted */

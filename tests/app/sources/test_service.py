@@ -9,6 +9,7 @@ import socket
 import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
+from datetime import datetime
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -272,11 +273,16 @@ def test_an_input_that_cannot_be_read_has_failed(caplog: pytest.LogCaptureFixtur
 
 
 def test_a_process_that_cannot_be_started(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    """The source has failed, and the server goes on."""
+    """The source has failed and tells when it is tried again, and the server goes on."""
     monkeypatch.setattr(source, "COMMAND", (str(tmp_path / "none"),))
     with local_server(source={"cam": TEST}) as server, client_of(server) as client:
         eventually(lambda: state(client)["restarts"])
-        assert state(client)["error"] == "its process cannot be started: No such file or directory"
+        failed = eventually(lambda: found if (found := state(client))["retry_at"] else None)
+        assert (failed["state"], failed["error"]) == (
+            "failed",
+            "its process cannot be started: No such file or directory",
+        )
+        assert datetime.fromisoformat(failed["retry_at"]) >= datetime.fromisoformat(failed["since"])
 
 
 def test_a_process_that_does_not_end_is_killed(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:

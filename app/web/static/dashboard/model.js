@@ -53,7 +53,7 @@ const SMOOTH = 3;
  *   segments: Record<string, number>, verified: number, live: number, rate: number, remaining_s: number | null,
  *   lag: { segments: number, bytes: number, seconds: number | null }, errors: Trouble[] }} Mirror
  * @typedef {{ name: string, url: string, when: "always" | "demand", state: string, since: number, pid: number | null,
- *   restarts: number, error: string }} Source
+ *   retry_at: number | null, restarts: number, error: string }} Source
  * @typedef {{ time: number, ms: number, instance?: string, version?: string, node?: string | null, base_path?: string,
  *   limits_of_window?: { segments: number, bytes: number, age_s: number }, cpu?: number, memory?: number | null,
  *   loop_lag_ms?: number, connections?: number, readers?: number, dashboards?: number, bytes_in?: number,
