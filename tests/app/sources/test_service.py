@@ -277,7 +277,7 @@ def test_a_process_that_cannot_be_started(monkeypatch: pytest.MonkeyPatch, tmp_p
     monkeypatch.setattr(source, "COMMAND", (str(tmp_path / "none"),))
     with local_server(source={"cam": TEST}) as server, client_of(server) as client:
         eventually(lambda: state(client)["restarts"])
-        failed = eventually(lambda: found if (found := state(client))["retry_at"] else None)
+        failed = eventually(lambda: found if (found := state(client))["retry_at"] else {})
         assert (failed["state"], failed["error"]) == (
             "failed",
             "its process cannot be started: No such file or directory",
