@@ -159,7 +159,7 @@ def test_a_ladder_of_a_source_is_one_stream_in_several_sizes(server: RunningServ
                 high = client.get(f"/trickle/{name}/{seq}")
                 assert high.status_code == 200
             master = client.get(f"/trickle/{name}/index.m3u8?ladder=240p,144p").text
-            assert re.findall(r"RESOLUTION=(\d+x\d+)", master) == ["426x240", "256x144"]
+            assert re.findall(r"#EXT-X-STREAM-INF:.*RESOLUTION=(\d+x\d+)", master) == ["426x240", "256x144"]
             assert states(server)[name]["state"] == "running"
     eventually(lambda: all(row["state"] == "waiting" for row in states(server).values()))
 

@@ -119,7 +119,8 @@ def tabs(browser: Browser) -> Iterator[Callable[..., Watched]]:
     yield make
     for watched in made:
         watched.context.close()
-    _judge(made)
+    problems = [problem for watched in made for problem in watched.problems]
+    assert not problems, problems
 
 
 @pytest.fixture
@@ -139,6 +140,7 @@ def tab(browser: Browser) -> Iterator[Watched]:
     anchor = context.pages[0]
     watched = Watched(context)
     yield watched
+    found = list(watched.problems)  # a page that is closed may end what another one still plays
     for page in context.pages:
         if page is not anchor:
             page.close()
@@ -146,12 +148,7 @@ def tab(browser: Browser) -> Iterator[Watched]:
     context.clear_permissions()
     context.clear_cookies()
     context.set_offline(False)
-    _judge([watched])
-
-
-def _judge(made: list[Watched]) -> None:
-    problems = [problem for watched in made for problem in watched.problems]
-    assert not problems, problems
+    assert not found, found
 
 
 def wait_for(page: Page, expression: str, arg: object = None) -> None:
