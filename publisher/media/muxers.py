@@ -4,7 +4,7 @@ libavformat writes the transport packets and the init segments. These things are
 segment to segment, or because libavformat would hold packets back:
 
 - MPEG-TS: continuity counters, tables at the start of each segment, and the interleaving of streams;
-- MP4: the fragments (``moof`` and ``mdat``).
+- MP4: the fragments (``moof`` and ``mdat``), and tracks of text (:mod:`tricklecast.publisher.media.texts`).
 
 Numbers of sections refer to ISO/IEC 13818-1 (MPEG-TS) and ISO/IEC 14496-12 (MP4).
 """
@@ -20,6 +20,7 @@ from fractions import Fraction
 from itertools import count, pairwise
 from typing import TYPE_CHECKING, Any, Final, Literal, TypeAlias
 
+from tricklecast.publisher.media.texts import TEXT_CODECS, TextTrack, is_text, with_texts
 from tricklecast.trickle import wire
 from tricklecast.trickle.media import containers
 from tricklecast.trickle.media.clock import prft_box, temi_packet
@@ -450,9 +451,10 @@ def _announcing(cues: set[int], texts: Mapping[int, bytes], packet: TsPacket) ->
 MP4_CODECS: Final = frozenset(
     {"h264", "hevc", "av1", "vp9", "mpeg1video", "mpeg2video", "mpeg4"}
     | {"aac", "mp2", "mp3", "ac3", "eac3", "opus", "flac", "alac"}
+    | TEXT_CODECS
 )
 """Codecs that MP4 has a registered description for, and that libavformat can describe from the beginning of a stream.
-Subtitles are not among them: MP4 has only forms of its own, which no live source sends."""
+Text becomes a track in MP4's own form. Subtitles that are pictures are not among them: MP4 has no form for these."""
 
 MAX_FRAGMENT: Final = CLOCK_HZ // 5
 """With video, a fragment is a frame, and the sound since the frame before; without, 200 ms."""
@@ -492,6 +494,8 @@ class FragmentedMp4:
     for zero, and then drops all its sound as too late. So the sound behind the last picture of a segment goes into the
     next one, with the picture that begins it, and costs no time; where there was none, the picture waits for it.
 
+    Nothing waits for text: all that a segment shows of it is in a fragment at its end.
+
     Its attributes are those of :class:`MpegTs`, and its muxers have the same methods.
     """
 
@@ -501,15 +505,27 @@ class FragmentedMp4:
 
     def __init__(self) -> None:
         self._numbers = count(1)
+        self._texts: dict[int, tuple[Stream, TextTrack]] = {}  # cues outlive a muxer, and no source
 
     def muxer(self, streams: Streams, lead: int) -> Muxer:
         """As :meth:`MpegTs.muxer`."""
-        return _Mp4Muxer(streams, lead, self._numbers)
+        media, texts = {}, {}
+        for track, stream in streams.items():
+            if not is_text(stream):
+                media[track] = stream
+                continue
+            before, text = self._texts.get(track, (None, None))
+            if text is None or before is not stream:
+                text = TextTrack.of(stream)
+            texts[track] = stream, text
+        self._texts = texts
+        return _Mp4Muxer(media, lead, self._numbers, {track: text for track, (_, text) in texts.items()})
 
 
 class _Mp4Muxer:
-    def __init__(self, streams: Streams, lead: int, numbers: Iterator[int]) -> None:
+    def __init__(self, streams: Streams, lead: int, numbers: Iterator[int], texts: Mapping[int, TextTrack]) -> None:
         self._tracks = {track: _Track(stream) for track, stream in streams.items()}
+        self._texts = texts
         self._lead = self._tracks[lead]
         self._leads_video = self._lead.stream.type == "video"
         self._numbers = numbers
@@ -518,9 +534,17 @@ class _Mp4Muxer:
         self._is_open = False
         self._begun_at: int | None = None
         self._time: Times | None = None
+        self._shown: tuple[int, int] | None = None  # begin and end of what the segment under way shows
 
     def add(self, track: int, packet: Packet[Stream], times: Times) -> bytes:
+        if (text := self._texts.get(track)) is not None:
+            text.add(bytes(packet), times.pts, ticks(packet.duration or 0, packet.time_base))
+            return b""
         own = self._tracks[track]
+        if own is self._lead:
+            begin, end = self._shown or (times.pts, times.pts)
+            length = min(ticks(packet.duration or 0, packet.time_base) or 1, CLOCK_HZ)
+            self._shown = begin, max(end, times.pts + length)
         if self._begun_at is None:
             self._begun_at = times.dts
         if times.captured_us is not None:
@@ -534,16 +558,27 @@ class _Mp4Muxer:
 
     @property
     def left_out(self) -> int:
-        """Packets that came before a description of their track that can be read."""
-        return sum(track.left_out for track in self._tracks.values())
+        """Packets that came before a description of their track that can be read, and text that was too much."""
+        return sum(track.left_out for track in (*self._tracks.values(), *self._texts.values()))
 
     def end(self, *, last: bool) -> bytes:
         is_kept = not last and self._is_open and self._leads_video and not self._lead.holds
-        data = b"" if is_kept else self._flush()
-        self._is_open, self._begun_at, self._time = False, None, None
+        data = (b"" if is_kept else self._flush()) + self._text()
+        self._is_open, self._begun_at, self._time, self._shown = False, None, None, None
         for track in self._tracks.values():
             track.end()
         return data
+
+    def _text(self) -> bytes:
+        """A fragment with all text that the segment shows."""
+        if not self._is_open or self._shown is None:
+            return b""
+        runs: list[Run] = [
+            (text.number, [Sample(data, begin, 0, end - begin, is_keyframe=True) for begin, end, data in samples])
+            for text in self._texts.values()
+            if (samples := text.take(*self._shown))
+        ]
+        return fragment(next(self._numbers), runs) if runs else b""
 
     def _may_open(self, waited: int) -> bool:
         """Whether the first fragment of a segment may be written.
@@ -591,7 +626,8 @@ class _Mp4Muxer:
                 track.check()
             described = self._described()
             if described != self._init_of and any(part is not None for part in described):
-                self._init = _init_segment([track for track in self._tracks.values() if track.is_described])
+                init = _init_segment([track for track in self._tracks.values() if track.is_described])
+                self._init = with_texts(init, list(self._texts.values()))
                 self._init_of = described
         return self._init
 

@@ -20,6 +20,7 @@ from tricklecast.publisher.media.muxers import CONTAINERS, UNPLAYABLE_IN_TS, Con
 from tricklecast.publisher.media.pace import Pace
 from tricklecast.publisher.media.segmenter import MIN_SEGMENT_S, SEGMENT_S, Segmenter
 from tricklecast.publisher.media.source import MediaSource
+from tricklecast.publisher.media.texts import is_text
 from tricklecast.publisher.steps import IsStopped, Report, SegmentEnd, Step
 from tricklecast.trickle import wire
 from tricklecast.trickle.amounts import count
@@ -387,6 +388,7 @@ class Remuxer:
     def _advice_on(self, *streams: Stream) -> str:
         """How streams that cannot be carried may be published after all, if they may."""
         moving = [stream for stream in streams if stream.type in ("video", "audio") and not is_attached(stream)]
+        moving = moving or [stream for stream in streams if is_text(stream)]
         if not moving or not self._advice:
             return ""
         others = (name for name in CONTAINERS if container_of(name).name != self._segmenter.container.name)

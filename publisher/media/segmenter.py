@@ -9,6 +9,9 @@ an init segment of its own. Two kinds of sources would make a segment that never
 
 Timestamps go on from segment to segment and from source to source, so that joined segments
 are one valid stream. In front of the first frame of each segment stands the wall-clock time of its capture.
+
+Text subtitles follow: they neither begin nor end a segment, have no say in the time line, and nothing waits for them or
+with them, wherever the source has them.
 """
 
 from __future__ import annotations
@@ -20,8 +23,9 @@ from typing import TYPE_CHECKING, Final
 
 from tricklecast.publisher.media.muxers import TELETEXT, ContainerName, Muxer, Times, container_of
 from tricklecast.publisher.media.pace import Pace
+from tricklecast.publisher.media.texts import MAX_CUES, is_text
 from tricklecast.publisher.steps import Chunk, SegmentEnd, Step
-from tricklecast.trickle.media.timeline import CLOCK_HZ, Timeline
+from tricklecast.trickle.media.timeline import CLOCK_HZ, Timeline, ticks
 from tricklecast.trickle.pyav import codec_name
 
 if TYPE_CHECKING:
@@ -80,12 +84,15 @@ class Segmenter:
         self._leads_video = False
         self._streams: Mapping[int, Stream] = {}  # of the present source
         self._sounds: set[int] = set()  # those of them that are sound
+        self._texts: set[int] = set()  # those of them that are text
+        self._early: list[tuple[int, Packet[Stream]]] = []  # text that came before the time line
         self._begun_at: int | None = None  # the segment under way
         self._leader = -1  # the stream that leads it
         self._has_lead = False  # it has a packet of that stream
         self._quiet_since: int | None = None  # the first sound behind the newest picture
         self._size = 0  # bytes of the segment under way
         self._max_bytes = MAX_BYTES
+        self._text_left_out = 0
         self._is_forced = False  # the segment under way did not begin at a keyframe
         self.forced = 0  # segments so far that ended for their size
         self._blind_since: int | None = None
@@ -106,17 +113,20 @@ class Segmenter:
         self._lead = min(streams, key=lambda track: (streams[track].type != "video", streams[track].type != "audio"))
         self._leads_video = streams[self._lead].type == "video"
         self._sounds = {track for track, stream in streams.items() if stream.type == "audio"}
+        self._texts = {track for track, stream in streams.items() if is_text(stream)}
+        self._early.clear()
         self._quiet_since = None
         self._streams, self._leader = streams, -1
         self._write(sound_only=False)
         self._blind_since, self._saw_keyframe = None, False
 
     def _write(self, *, sound_only: bool) -> None:
-        """Begin a segment whose tables name what comes: where pictures have stopped, the sound alone.
+        """Begin a segment whose tables name what comes: where pictures have stopped, the sound alone, and text.
 
         Players wait for pictures that tables announce, and take their clock from them.
         """
-        streams = {track: self._streams[track] for track in self._sounds} if sound_only else self._streams
+        named = self._sounds | self._texts if sound_only else self._streams.keys()
+        streams = {track: stream for track, stream in self._streams.items() if track in named}
         leader = self._leader_of(sound_only)
         if leader != self._leader:
             self._leader = leader
@@ -136,7 +146,14 @@ class Segmenter:
             OSError: the packet does not fit (PyAV's ``FFmpegError``, too).
         """
         assert self._muxer is not None, "streams are given first"
+        if track in self._texts:
+            self._add_text(track, packet)
+            return
         times = Times(*self.timeline.stamp(track, packet, packet.time_base))
+        if self._early and self.timeline.shift is not None:
+            early, self._early = self._early, []
+            for number, text in early:
+                self._add_text(number, text)
         captured_us = self._wait(times.dts, packet.opaque)
         is_lead = track == self._lead
         begins = is_lead and packet.is_keyframe
@@ -161,10 +178,23 @@ class Segmenter:
         if data:
             yield Chunk(data)
 
+    def _add_text(self, track: int, packet: Packet[Stream]) -> None:
+        assert self._muxer is not None
+        shift, time = self.timeline.shift, packet.pts
+        if time is None:
+            self._text_left_out += 1
+        elif shift is not None:
+            shown = ticks(time, packet.time_base) + shift
+            self._muxer.add(track, packet, Times(shown, shown))
+        elif len(self._early) < MAX_CUES:
+            self._early.append((track, packet))
+        else:
+            self._text_left_out += 1
+
     @property
     def left_out(self) -> int:
-        """Packets of these streams that nobody could decode."""
-        return 0 if self._muxer is None else self._muxer.left_out
+        """Packets of these streams that nobody could decode, and text that was too much or had no time."""
+        return self._text_left_out + (0 if self._muxer is None else self._muxer.left_out)
 
     def shorten(self, size: int) -> None:
         """A server refused a segment as too large when it had this size: the next ones stay well below.

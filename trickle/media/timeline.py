@@ -191,6 +191,14 @@ class Timeline:
         if self._first is not None:
             self._newest = self._resume_at = self._end + max(0, round(gap_s * CLOCK_HZ))
 
+    @property
+    def shift(self) -> int | None:
+        """What is added to the source's times now, in ticks; ``None`` before the first packet of a source.
+
+        For what follows the streams and has no say in their time line, as text does.
+        """
+        return self._anchors[-1].shift if self._anchors else None
+
     def elapsed_s(self, ticks: int) -> float:
         """Return the seconds of media time from the first packet to ``ticks``."""
         return 0.0 if self._first is None else (ticks - self._first) / CLOCK_HZ
