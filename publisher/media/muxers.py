@@ -559,7 +559,8 @@ class _Mp4Muxer:
     @property
     def left_out(self) -> int:
         """Packets that came before a description of their track that can be read, and text that was too much."""
-        return sum(track.left_out for track in (*self._tracks.values(), *self._texts.values()))
+        texts = sum(text.left_out for text in self._texts.values())
+        return texts + sum(track.left_out for track in self._tracks.values())
 
     def end(self, *, last: bool) -> bytes:
         is_kept = not last and self._is_open and self._leads_video and not self._lead.holds

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import io
 import json
 import os
 import re
@@ -16,12 +17,14 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
+import av
 import pytest
 import typer
 from typer.testing import CliRunner
 
 from tests.publisher.media.clips import FRAME_RATE, decode, make_clip
 from tests.publisher.media.test_reader import serving
+from tests.publisher.media.test_texts import film as film_with_text
 from tests.support.forked import forked
 from tests.support.server import RunningServer, serve
 from tricklecast.app.cli import runnable
@@ -95,6 +98,22 @@ def test_fragmented_mp4_arrives_as_it_is(server: RunningServer, tmp_path: Path) 
     assert decode(received, "mp4").hashes["video"] == 2 * decode(clip).hashes["video"]
     with urllib.request.urlopen(f"{server.base}/mp4/0", timeout=WITHIN_S) as response:
         assert response.headers["Content-Type"] == "video/mp4"
+
+
+def test_a_film_keeps_its_text_on_the_way_into_a_file(server: RunningServer, tmp_path: Path) -> None:
+    """As fragmented MP4; what is read back has the film's cues. MPEG-TS leaves them out, and the command says so."""
+    film = film_with_text(tmp_path / "film.mkv", tmp_path)
+    done = publish(f"{server.base}/film", film, "--container", "fmp4", "--no-realtime")
+    assert (done.returncode, "left out" in done.stderr) == (0, False)
+    texts = []
+    for seq in range(3):
+        with av.open(io.BytesIO(read(server, "film", seq)), "r", "mp4") as container:
+            text = container.streams[2]
+            texts += [bytes(packet)[2:].decode() for packet in container.demux(text) if packet.size]
+            assert text.metadata["language"] == "deu"
+    assert texts == ["", "Hello", "", "", "Zwei\nZeilen", "Zwei\nZeilen", ""]
+    done = publish(f"{server.base}/ts", film, "--no-realtime")
+    assert "left out: stream 2 (subtitle, subrip); --container fmp4 can carry it" in done.stderr
 
 
 def test_segments_say_when_they_were_made(server: RunningServer) -> None:

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import io
+from fractions import Fraction
 from pathlib import Path
-from typing import Any, cast
+from typing import TYPE_CHECKING, Any, cast
 
 import av
 import pytest
@@ -24,8 +25,12 @@ from tricklecast.publisher.media.texts import (
     plain_text,
     with_texts,
 )
+from tricklecast.publisher.steps import Step
 from tricklecast.trickle.media.containers import Track, tracks
-from tricklecast.trickle.media.timeline import CLOCK_HZ, MAX_JUMP
+from tricklecast.trickle.media.timeline import CLOCK_HZ, MAX_JUMP, fill_first_dts
+
+if TYPE_CHECKING:
+    from av import Packet
 
 S = CLOCK_HZ
 SRT = """1
@@ -207,6 +212,76 @@ def test_text_of_a_film_is_in_each_segment_of_mp4(tmp_path: Path) -> None:
     assert found[0][1][:2] == pytest.approx((0.48, 0.4), abs=0.002)
     assert found[1][1][:2] == pytest.approx((1.52, 0.48), abs=0.002)
     assert found[2][0][:2] == pytest.approx((2.0, 0.4), abs=0.002)
+
+
+def text_packet(shown_ms: int | None, text: str = "cue") -> Packet[Any]:
+    """A cue of half a second."""
+    packet: Packet[Any] = av.Packet(text.encode())
+    packet.pts = packet.dts = shown_ms
+    packet.duration, packet.time_base = 500, Fraction(1, 1000)
+    return packet
+
+
+def test_text_changes_nothing_of_the_pictures(tmp_path: Path) -> None:
+    """Wherever the source has it, ahead or behind: nothing waits, and no time and no segment is another one."""
+    path = film(tmp_path / "film.mkv", tmp_path)
+    runs: list[list[list[bytes]]] = []
+    for cues in ([], [text_packet(500_000), text_packet(0), text_packet(None), text_packet(1_100)]):
+        source = open_media(str(path), "film")
+        segmenter = Segmenter("fmp4")
+        segmenter.start({number: source.streams[number] for number in range(3)})
+        steps: list[Step] = []
+        for packet in cues[:2]:
+            assert list(segmenter.add(2, packet)) == []
+        for number, (track, packet) in enumerate(fill_first_dts(source.packets())):
+            if track < 2:
+                steps += segmenter.add(track, packet)
+            if number == 20:
+                for late in cues[2:]:
+                    assert list(segmenter.add(2, late)) == []
+        steps += segmenter.finish()
+        assert segmenter.left_out == (1 if cues else 0)
+        source.close()
+        with av.open(io.BytesIO(b"".join(joined(steps))), "r", "mp4") as container:
+            media = [packet for packet in container.demux() if packet.size and packet.stream.type != "subtitle"]
+            runs.append([[str(one.pts).encode(), str(one.dts).encode(), bytes(one)] for one in media])
+        assert joined(steps)[1].count(b"cue") == (1 if cues else 0)
+    assert runs[0] == runs[1]
+
+
+def test_text_that_comes_before_all_else_is_held_up_to_a_limit(tmp_path: Path) -> None:
+    """Until the first picture tells the time line."""
+    source = open_media(str(film(tmp_path / "film.mkv", tmp_path)), "film")
+    segmenter = Segmenter("fmp4")
+    segmenter.start({number: source.streams[number] for number in range(3)})
+    for _ in range(MAX_CUES + 3):
+        assert list(segmenter.add(2, text_packet(0))) == []
+    assert segmenter.left_out == 3
+    source.close()
+
+
+def test_text_goes_on_where_pictures_have_stopped(tmp_path: Path) -> None:
+    """It begins no segment with pictures that nobody sends, and is in those of the sound."""
+    source = open_media(str(film(tmp_path / "film.mkv", tmp_path)), "film")
+    segmenter = Segmenter("fmp4")
+    segmenter.start({number: source.streams[number] for number in range(3)})
+    packets = [(track, packet) for track, packet in fill_first_dts(source.packets()) if track < 2]
+    sounds = [bytes(packet) for track, packet in packets if track == 1]
+    steps: list[Step] = []
+    for track, packet in packets:
+        steps += segmenter.add(track, packet)
+    step = 21
+    for number in range(400):
+        later: Packet[Any] = av.Packet(sounds[number % len(sounds)])
+        later.pts = later.dts = 3_100 + step * number
+        later.duration, later.time_base = step, Fraction(1, 1000)
+        steps += segmenter.add(1, later)
+        if number == 320:
+            assert list(segmenter.add(2, text_packet(3_100 + step * number))) == []
+    steps += segmenter.finish()
+    source.close()
+    last = [one for one in joined(steps) if b"cue" in one]
+    assert [one.codec for one in tracks(last[-1])] == [b"mp4a", b"tx3g"]
 
 
 def test_mpegts_leaves_text_out_and_says_what_carries_it(tmp_path: Path) -> None:

@@ -208,6 +208,16 @@ def test_another_source_goes_on_behind_what_there_is() -> None:
     assert line.elapsed_s(begin) == (begin - LEAD) / CLOCK_HZ
 
 
+def test_what_follows_the_streams_gets_the_newest_shift() -> None:
+    """It is known from the first packet of each source on."""
+    line = Timeline()
+    assert line.shift is None
+    stamped(line, [0])
+    assert line.shift == LEAD
+    line.rebase()
+    assert line.shift is None
+
+
 @given(st.lists(st.integers(0, 1 << 33), min_size=1, max_size=5), st.integers(0, 20))
 def test_streams_stay_in_step_over_any_jumps(jumps: list[int], lag: int) -> None:
     """Frames that the source shows together are shown together, also if one stream comes later."""
