@@ -19,6 +19,7 @@ from fractions import Fraction
 from typing import TYPE_CHECKING, Any, Final, Literal, TypeAlias, cast
 
 from tricklecast.publisher.media.source import MediaSource
+from tricklecast.publisher.media.texts import is_text
 from tricklecast.trickle.errors import InvalidInput
 from tricklecast.trickle.media.containers import find_box
 from tricklecast.trickle.media.ladder import Rung
@@ -538,7 +539,8 @@ def _graph(description: str, frame: VideoFrame) -> Graph:
 class Transcoder:
     """A :class:`~tricklecast.publisher.media.source.MediaSource` made of another one: it decodes and encodes anew.
 
-    It takes the first video stream and all audio streams. Times of capture that the source gives are passed on.
+    It takes the first video stream and all audio streams; text passes as it is. Times of capture that the source gives
+    are passed on.
 
     It may encode what it decodes several times (:meth:`rungs`). All these streams have keyframes at the same times.
 
@@ -562,6 +564,7 @@ class Transcoder:
         self._decoders: dict[int, CodecContext] = {}
         self._upright = _Upright("")  # of the video stream
         self._encoders: list[dict[int, Encoder]] = [{} for _ in self._encodings]
+        self._texts: dict[int, Stream] = {}  # they pass as they are
         try:
             for track, stream in source.streams.items():
                 self._add(track, stream)
@@ -573,12 +576,12 @@ class Transcoder:
 
     @property
     def streams(self) -> Mapping[int, Stream]:
-        """The encoded streams; these are no streams of the source."""
+        """The encoded streams, which are no streams of the source, and its text."""
         return self.streams_of(0)
 
     def streams_of(self, rung: int) -> Mapping[int, Stream]:
         """The same of one of several encodings."""
-        return {track: encoder.stream for track, encoder in self._encoders[rung].items()}
+        return {**{track: encoder.stream for track, encoder in self._encoders[rung].items()}, **self._texts}
 
     def packets(self) -> Iterator[tuple[int, Packet[Stream]]]:
         """The encoded packets; a picture's as soon as it is decoded.
@@ -605,6 +608,9 @@ class Transcoder:
                 if track in self._decoders:
                     time_bases[track] = packet.time_base
                     yield from self._transcoded(track, packet)
+                elif track in self._texts:
+                    for rung in range(len(self._encoders)):
+                        yield rung, track, packet
         except OSError as error:
             failure = error
         for track, first in self._encoders[0].items():
@@ -656,6 +662,9 @@ class Transcoder:
             return []
 
     def _add(self, track: int, stream: Stream) -> None:
+        if is_text(stream):
+            self._texts[track] = stream
+            return
         is_encoded, late = False, ""
         context: Any = stream.codec_context
         if context is not None and not is_attached(stream):

@@ -12,6 +12,7 @@ import pytest
 
 from tests.publisher.media.clips import make_clip
 from tests.publisher.media.test_segmenter import joined
+from tricklecast.publisher.media.encode import Encoding, Transcoder
 from tricklecast.publisher.media.inputs import open_media
 from tricklecast.publisher.media.muxers import ContainerName
 from tricklecast.publisher.media.reader import Remuxer
@@ -282,6 +283,33 @@ def test_text_goes_on_where_pictures_have_stopped(tmp_path: Path) -> None:
     source.close()
     last = [one for one in joined(steps) if b"cue" in one]
     assert [one.codec for one in tracks(last[-1])] == [b"mp4a", b"tx3g"]
+
+
+def test_text_stays_where_pictures_are_encoded_anew(tmp_path: Path) -> None:
+    """Beside the same pictures, in each size of a ladder."""
+    path = film(tmp_path / "film.mkv", tmp_path)
+    encoding = Encoding(gop_s=1.0)
+    transcoder = Transcoder(open_media(str(path), "film"), encoding, print, more=[encoding])
+    segmenters = [Segmenter("fmp4"), Segmenter("fmp4")]
+    steps: list[list[Step]] = [[], []]
+    for rung, segmenter in enumerate(segmenters):
+        segmenter.start(transcoder.streams_of(rung))
+    for rung, track, packet in transcoder.rungs():
+        steps[rung] += segmenters[rung].add(track, packet)
+    for rung, segmenter in enumerate(segmenters):
+        steps[rung] += segmenter.finish()
+        segments = joined(steps[rung])
+        assert [("Hello" in str(one), "Zwei" in str(one)) for one in segments] == [
+            (True, False),
+            (False, True),
+            (False, True),
+        ]
+        with av.open(io.BytesIO(segments[0]), "r", "mp4") as container:
+            packets = [packet for packet in container.demux() if packet.size]
+            first = min(float(cast(int, one.pts) * one.time_base) for one in packets if one.stream.type == "video")
+            hello = next(one for one in packets if b"Hello" in bytes(one) and one.stream.type == "subtitle")
+            assert float(cast(int, hello.pts) * hello.time_base) - first == pytest.approx(0.48, abs=0.03)
+    transcoder.close()
 
 
 def test_mpegts_leaves_text_out_and_says_what_carries_it(tmp_path: Path) -> None:
