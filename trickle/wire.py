@@ -17,6 +17,7 @@ DEFAULT_CONTENT_TYPE: Final = "application/octet-stream"
 MPEG_TS: Final = "video/mp2t"
 MP4: Final = "video/mp4"
 MP4_AUDIO: Final = "audio/mp4"
+WEBVTT: Final = "text/vtt"
 
 MESSAGE_LIMIT: Final = 1024 * 1024
 """The longest JSON document, in bytes: longer than any control message, and short enough to be held in memory. A

@@ -40,10 +40,10 @@ from tricklecast.app.hls.playlist import CONTENT_TYPE as PLAYLIST_TYPE
 from tricklecast.app.hls.playlist import playlist
 from tricklecast.app.hls.recording import Recording
 from tricklecast.app.hls.rendered import Rendered
-from tricklecast.app.hls.renditions import renditions, track_file, track_of
+from tricklecast.app.hls.renditions import renditions, texts, track_file, track_of
 from tricklecast.trickle import wire
 from tricklecast.trickle.records import Op, Reason
-from tricklecast.trickle.wire import MP4, MP4_AUDIO, MPEG_TS, Status
+from tricklecast.trickle.wire import MP4, MP4_AUDIO, MPEG_TS, WEBVTT, Status
 
 FIRST_SEGMENT_S: Final = 10.0
 """A request for a playlist waits this long for the first whole segment of a channel."""
@@ -58,7 +58,7 @@ stream up at that 404, unless it has seen in the playlist before that the stream
 NEWEST: Final = 64
 """The live edge is where the last one of as many segments has closed."""
 
-CONTENT_TYPES: Final = {"ts": MPEG_TS, "m4s": MP4, "m4a": MP4_AUDIO, "mp4": MP4}
+CONTENT_TYPES: Final = {"ts": MPEG_TS, "m4s": MP4, "m4a": MP4_AUDIO, "mp4": MP4, "vtt": WEBVTT}
 
 
 class MediaReader(SpanReader):
@@ -112,10 +112,10 @@ def _playlist(connection: Caller, request: Request, route: Route) -> Reply | Exc
     tracks = renditions(found)
     if asked.is_pictures and not has_pictures(found):
         return _no_such(connection, request, route, "pictures")
-    if asked.track is not None and all(one.number != asked.track for one in tracks):
+    if asked.track is not None and all(one.number != asked.track for one in (*tracks, *texts(found))):
         return _no_such(connection, request, route, "track")
     # A player asks for several tracks, and for pictures beside them.
-    is_counted = not asked.is_pictures and (asked.track is None or asked.track == tracks[0].number)
+    is_counted = not asked.is_pictures and (asked.track is None or asked.track in [one.number for one in tracks[:1]])
     if request.method != b"HEAD" and not is_whole and is_counted:
         found.served(msn, part)
     target_s, private = found.timeline.target_s, plane.authorizer is not None
@@ -228,7 +228,7 @@ def _recorded(connection: Caller, request: Request, route: Route, found: Recordi
     if (asked := route.blocking) is not None:
         if asked.is_pictures and not has_pictures(found):
             return _no_such(connection, request, route, "pictures")
-        if asked.track is not None and all(one.number != asked.track for one in renditions(found)):
+        if asked.track is not None and all(one.number != asked.track for one in (*renditions(found), *texts(found))):
             return _no_such(connection, request, route, "track")
         private = connection.plane.authorizer is not None
         caching = playlist_caching(found.target_s, blocking=False, private=private)
@@ -239,14 +239,15 @@ def _recorded(connection: Caller, request: Request, route: Route, found: Recordi
     media = route.media
     assert media is not None, "it is a playlist, or a file of one"
     there: bytes | tuple[Segment, int, int] | None = None
-    track = track_of(found, media.prefix)
-    if (media.prefix == found.prefix or track is not None) and not media.at and media.part is None:
+    track, is_text = track_of(found, media.prefix), media.extension == "vtt"
+    is_ours = track is not None or (media.prefix == found.prefix and not is_text)
+    if is_ours and not media.at and media.part is None:
         there = found.inits.get(media.init) if media.seq is None else found.find(media.seq)
         if track is not None and isinstance(there, bytes):
             there = track_init(there, track)
         elif track is not None and there is not None and media.seq is not None:
             name = media.tag.decode()
-            there = found.track_file(name, track, media.seq)
+            there = found.track_file(name, track, media.seq, is_text=is_text)
             if there is None and not found.cannot(name, media.seq):
                 late = Reply(Status.UNAVAILABLE, Reason.TIMEOUT, body=b"The file is being made", retry_after_s=1)
                 return (
@@ -293,12 +294,13 @@ def _find(plane: DataPlane, live: Packager, media: Media) -> bytes | tuple[Segme
 
 def _find_in(found: Packager, media: Media) -> bytes | tuple[Segment, int, int] | None:
     track = None if media.prefix == found.prefix else track_of(found, media.prefix)
-    if media.prefix != found.prefix and track is None:
+    is_text = media.extension == "vtt"
+    if (track is None and (is_text or media.prefix != found.prefix)) or (is_text and media.part is not None):
         return None
     there = found.inits.get(media.init) if media.seq is None else found.find(media.seq, media.at, media.part)
     if track is None or there is None:
         return there
-    return track_file(found, media.tag.decode(), track, there)
+    return track_file(found, media.tag.decode(), track, there, is_text=is_text)
 
 
 def _packager(connection: Caller, request: Request, route: Route) -> Packager | Reply | Parked:

@@ -70,7 +70,7 @@ _PICTURE_PLAYLIST: Final = PICTURE_PLAYLIST_ROUTE.encode()
 _HLS: Final = HLS_ROUTE.encode()
 _CLIPS: Final = (CLIP_MP4_ROUTE.encode(), CLIP_TS_ROUTE.encode())
 _MEDIA: Final = re.compile(
-    rb"([0-9a-zA-Z.]{1,40})-(?:([0-9]{1,15})(?:-([0-9]{1,15})|\.([0-9]{1,6}))?\.(ts|m4s|m4a)|init-([0-9a-f]{12})\.mp4)",
+    rb"([0-9a-zA-Z.]{1,40})-(?:([0-9]{1,15})(?:-([0-9]{1,15})|\.([0-9]{1,6}))?\.(ts|m4s|m4a|vtt)|init-([0-9a-f]{12})\.mp4)",
     re.ASCII,
 )
 _READ_ONLY: Final = "GET, HEAD, OPTIONS"
@@ -95,7 +95,7 @@ class Media(NamedTuple):
         seq: of the channel's segment; ``None`` for an init segment.
         at: the byte of the channel's segment at which the HLS segment begins; 0 for the first or only one.
         part: the number of the part; ``None`` for the whole HLS segment.
-        extension: ``ts``, ``m4s``, ``m4a`` or ``mp4``.
+        extension: ``ts``, ``m4s``, ``m4a``, ``vtt`` or ``mp4``.
         init: the name of an init segment.
     """
 
@@ -109,7 +109,8 @@ class Media(NamedTuple):
     @property
     def tag(self) -> bytes:
         """Its entity tag: its name, since a name never means other bytes (docs/adr/0029)."""
-        return f'"{self.prefix}-{self.seq}-{self.at}-{self.part}-{self.init}"'.encode()
+        ending = ".vtt" if self.extension == "vtt" else ""
+        return f'"{self.prefix}-{self.seq}-{self.at}-{self.part}-{self.init}{ending}"'.encode()
 
 
 class Start(NamedTuple):

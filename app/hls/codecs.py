@@ -24,6 +24,7 @@ from tricklecast.trickle.media.containers import MAX_CHILDREN, MAX_TRACKS, boxes
 
 VIDEO: Final = b"vide"
 SOUND: Final = b"soun"
+TEXT: Final = b"sbtl"
 
 MAX_OPENING: Final = 2048
 """Bytes of the first packet of each stream of MPEG-TS that are read: they have the parameter sets of a key picture."""
@@ -45,7 +46,8 @@ class Stream(NamedTuple):
     """One stream of a channel.
 
     Attributes:
-        number: of the track, or the PID. kind: ``vide``, ``soun``, or another handler of MP4.
+        number: of the track, or the PID. kind: ``vide``, ``soun``, or another handler of MP4;
+            ``sbtl`` of timed text, whatever its handler.
         codec: as RFC 6381 writes it; empty if it is not known.
         width, height: of the pictures as they are shown; 0 if they are not known.
         language: as the media tell it, for example ``eng``; empty if they do not. channels: of sound; 0: not known.
@@ -84,6 +86,8 @@ def _track(trak: memoryview) -> Stream:
     entry = next(boxes(table), None)
     if entry is None:
         return Stream(ident, kind, language=language)
+    if entry.kind == b"tx3g":
+        return Stream(ident, TEXT, "tx3g", language=language)
     body = bytes(entry.body)
     if kind == VIDEO:
         place = 88 if late else 76

@@ -23,7 +23,7 @@ from tricklecast.app.hls.packager import Packager
 from tricklecast.app.hls.pictures import Entry, has_pictures, spans_of
 from tricklecast.app.hls.playlist import VERSION
 from tricklecast.app.hls.rendered import MORE, QUERY, Rendered
-from tricklecast.app.hls.renditions import Described, renditions
+from tricklecast.app.hls.renditions import Described, renditions, texts
 from tricklecast.trickle.media.containers import Container
 from tricklecast.trickle.media.ladder import Rung, channel_of
 from tricklecast.trickle.wire import MEDIA_PLAYLIST_ROUTE, PICTURE_PLAYLIST_ROUTE
@@ -45,7 +45,7 @@ _RATES: Final = (
 _NEAR: Final = 0.002
 """Times of media are rounded, so a frame rate that differs from a usual one by less than this share is that."""
 
-_GROUP, _CAPTIONS = "sound", "captions"
+_GROUP, _CAPTIONS, _TEXTS = "sound", "captions", "text"
 
 _OPTIONAL: Final = frozenset({"ac-3", "ec-3"})
 """Sound that hls.js leaves out of MPEG-TS where the browser lacks it, and plays the picture. If a playlist names it,
@@ -154,8 +154,9 @@ def _lines(found: Announced, variants: Iterable[Variant], *, together: bool) -> 
     if found.captions:
         more.append(f'CLOSED-CAPTIONS="{_CAPTIONS}"')
     tracks = [] if together else renditions(found)
-    names = _names(tracks)
-    for one in (one for one in tracks if one.kind == SOUND):
+    sounds = [one for one in tracks if one.kind == SOUND]
+    names = _names(sounds, "Sound")
+    for one in sounds:
         yield f"#EXT-X-MEDIA:{_rendition(one, names[one.number], is_default=one.number == next(iter(names)))}"
     sound = next((one for one in streams if one.kind == SOUND), None)
     # Players play the first track of MPEG-TS. In MP4 Shaka gives up a track of sound without a playlist (error 3014).
@@ -164,6 +165,12 @@ def _lines(found: Announced, variants: Iterable[Variant], *, together: bool) -> 
         more.append(f'AUDIO="{_GROUP}"')
     if tracks:
         more.append(f'AUDIO="{_GROUP}"')
+    written = texts(found)
+    names = _names(written, "Text")
+    for one in written:
+        yield f"#EXT-X-MEDIA:{_subtitles(one, names[one.number])}"
+    if written:
+        more.append(f'SUBTITLES="{_TEXTS}"')
     uri = _track_uri(tracks[0]) if tracks else f"{MEDIA_PLAYLIST_ROUTE}{QUERY}"
     width, height = (picture.width, picture.height) if picture and picture.width else (0, 0)
     sizes: list[list[str]] = []
@@ -206,11 +213,15 @@ def _track_uri(one: Stream) -> str:
     return f"{MEDIA_PLAYLIST_ROUTE}?track={one.number}{MORE}"
 
 
-def _names(tracks: Iterable[Stream]) -> dict[int, str]:
-    """A name for each track of sound, by its number: all differ."""
+def _names(tracks: Iterable[Stream], kind: str) -> dict[int, str]:
+    """A name for each of these tracks, by its number: all differ.
+
+    Args:
+        kind: what one without a language is called.
+    """
     names: dict[int, str] = {}
-    for place, one in enumerate((one for one in tracks if one.kind == SOUND), 1):
-        name = one.language or "Sound"
+    for place, one in enumerate(tracks, 1):
+        name = one.language or kind
         names[one.number] = name if name not in names.values() and one.language else f"{name} {place}"
     return names
 
@@ -230,6 +241,13 @@ def _rendition(one: Stream, name: str, *, is_default: bool, is_apart: bool = Tru
     if is_apart:
         told.append(f'URI="{_track_uri(one)}"')
     return ",".join(told)
+
+
+def _subtitles(one: Stream, name: str) -> str:
+    """The attributes of a track of text."""
+    language = [f'LANGUAGE="{tag_of(one.language)}"'] if one.language else []
+    told = ["TYPE=SUBTITLES", f'GROUP-ID="{_TEXTS}"', f'NAME="{name}"', *language]
+    return ",".join([*told, "DEFAULT=NO,AUTOSELECT=YES,FORCED=NO", f'URI="{_track_uri(one)}"'])
 
 
 def codecs_of(streams: Iterable[Stream], container: Container | None) -> str:

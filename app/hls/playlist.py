@@ -12,7 +12,7 @@ from collections.abc import Iterator
 from datetime import UTC, datetime
 from typing import Final
 
-from tricklecast.app.hls.codecs import SOUND
+from tricklecast.app.hls.codecs import SOUND, TEXT
 from tricklecast.app.hls.packager import Packager
 from tricklecast.app.hls.rendered import NOTHING, QUERY, Rendered
 from tricklecast.app.hls.renditions import MARK
@@ -42,27 +42,29 @@ def playlist(packager: Packager, track: int | None = None) -> Rendered:
 
 def _lines(packager: Packager, query: str, track: int | None) -> Iterator[str]:
     timeline = packager.timeline
-    segments, has_parts = timeline.segments, timeline.part_s > 0 and not packager.ended
+    segments, part_s = [*timeline.segments], timeline.part_s
     prefix, only = f"{HLS_ROUTE}/{packager.prefix}", ""
     if track is not None:
         prefix += f"{MARK}{track}"
-        is_sound = any(one.number == track and one.kind == SOUND for one in packager.streams)
-        only = "ts" if packager.container is Container.MPEGTS else "m4a" if is_sound else "m4s"
+        only = _ending(packager, track)
+    if is_text := only == "vtt":
+        segments, part_s = [one for one in segments if one.duration is not None], 0.0  # whole ones only
+    has_parts = part_s > 0 and not packager.ended
     control = f"HOLD-BACK={HELD_BACK_TARGETS * timeline.target_s:.1f}"
-    if timeline.part_s:
-        control = f"CAN-BLOCK-RELOAD=YES,PART-HOLD-BACK={3 * timeline.part_s:.3f},{control}"
+    if part_s:
+        control = f"CAN-BLOCK-RELOAD=YES,PART-HOLD-BACK={3 * part_s:.3f},{control}"
     else:
         control = f"CAN-BLOCK-RELOAD=YES,{control}"
     yield "#EXTM3U"
     yield f"#EXT-X-VERSION:{VERSION}"
     yield f"#EXT-X-TARGETDURATION:{timeline.target_s}"
     yield f"#EXT-X-SERVER-CONTROL:{control}"
-    if timeline.part_s:
-        yield f"#EXT-X-PART-INF:PART-TARGET={timeline.part_s:.3f}"
+    if part_s:
+        yield f"#EXT-X-PART-INF:PART-TARGET={part_s:.3f}"
     if packager.is_event:
         yield "#EXT-X-PLAYLIST-TYPE:EVENT"
         yield "#EXT-X-START:TIME-OFFSET=0"
-    yield f"#EXT-X-MEDIA-SEQUENCE:{segments[0].msn}"
+    yield f"#EXT-X-MEDIA-SEQUENCE:{timeline.segments[0].msn}"
     yield f"#EXT-X-DISCONTINUITY-SEQUENCE:{timeline.discontinuities}"
     init = ""
     for one in segments:
@@ -70,7 +72,7 @@ def _lines(packager: Packager, query: str, track: int | None) -> Iterator[str]:
         extension = only or one.extension
         if one.discontinuity:
             yield "#EXT-X-DISCONTINUITY"
-        if one.init != init:
+        if one.init != init and not is_text:
             init = one.init
             yield f'#EXT-X-MAP:URI="{prefix}-init-{init}.mp4{query}"'
         if one.captured_us:
@@ -92,6 +94,14 @@ def _lines(packager: Packager, query: str, track: int | None) -> Iterator[str]:
         seq, number = packager.next_part
         uri = f"{prefix}-{seq}.{number}.{only or segments[-1].extension}{query}"
         yield f'#EXT-X-PRELOAD-HINT:TYPE=PART,URI="{uri}"'
+
+
+def _ending(packager: Packager, track: int) -> str:
+    """The ending of the names of a track's files."""
+    if packager.container is Container.MPEGTS:
+        return "ts"
+    kind = next((one.kind for one in packager.streams if one.number == track), b"")
+    return {SOUND: "m4a", TEXT: "vtt"}.get(kind, "m4s")
 
 
 def date_of(at_us: int) -> str:

@@ -34,7 +34,7 @@ from tricklecast.app.clock import to_us
 from tricklecast.app.core.registry import Registry, Restored
 from tricklecast.app.core.segment import COMPLETE, Segment
 from tricklecast.app.core.state import Channel, SegmentSummary
-from tricklecast.app.hls.codecs import SOUND, Stream
+from tricklecast.app.hls.codecs import SOUND, TEXT, Stream
 from tricklecast.app.hls.demuxed import OPENING_BYTES, default_size, track_media, track_packets
 from tricklecast.app.hls.multivariant import announced
 from tricklecast.app.hls.packager import IDLE_S, Waiter
@@ -42,6 +42,7 @@ from tricklecast.app.hls.pictures import VOD, Head, picture_playlist
 from tricklecast.app.hls.playlist import VERSION, date_of
 from tricklecast.app.hls.rendered import NOTHING, QUERY, Kept, Rendered
 from tricklecast.app.hls.renditions import MARK, MAX_FILE
+from tricklecast.app.hls.texts import text_file
 from tricklecast.app.hls.timeline import CLOCK_SHARE, JUMP_S, Mark, Picture, lengths_of, picture_of
 from tricklecast.app.hls.units import WRAP_S, Scanner, scanner
 from tricklecast.trickle.media.clock import read_prft, read_temi
@@ -186,23 +187,29 @@ class Recording:
         """The playlist of one of its tracks: the same, with other names."""
         found = self._tracks.get(track)
         if found is None:
-            is_sound = any(one.number == track and one.kind == SOUND for one in self.streams)
+            kind = next((one.kind for one in self.streams if one.number == track), b"")
             text = self.rendered.raw.replace(f"/{self.prefix}-", f"/{self.prefix}{MARK}{track}-")
-            text = text.replace(f".m4s{QUERY}", f".m4a{QUERY}") if is_sound else text
+            if kind in (SOUND, TEXT):
+                text = text.replace(f".m4s{QUERY}", f".m4a{QUERY}")
+            if kind == TEXT:
+                lines = (line for line in text.splitlines(keepends=True) if not line.startswith("#EXT-X-MAP:"))
+                text = "".join(lines).replace(f".m4a{QUERY}", f".vtt{QUERY}")
             found = self._tracks[track] = Rendered(0, text)
             if len(self._tracks) > MAX_TRACKS:
                 del self._tracks[next(iter(self._tracks))]
         return found
 
-    def track_file(self, name: str, track: int, seq: int) -> bytes | None:
+    def track_file(self, name: str, track: int, seq: int, *, is_text: bool = False) -> bytes | None:
         """A media segment of one track; ``None``: it is being made, or cannot be (:meth:`cannot`).
 
         Args:
-            name: of the file. seq: of the channel's segment.
+            name: of the file. seq: of the channel's segment. is_text: it is a file of subtitles.
         """
         found = self._kept.get(self._key(name))
         if found is None and name not in self._making and not self.cannot(name, seq) and len(self._making) < MAX_MAKING:
-            self._making[name] = get_running_loop().create_task(self._make_file(name, track, seq), name="recording")
+            self._making[name] = get_running_loop().create_task(
+                self._make_file(name, track, seq, is_text=is_text), name="recording"
+            )
         return found
 
     def cannot(self, name: str, seq: int) -> bool:
@@ -218,12 +225,13 @@ class Recording:
     def _key(self, name: str) -> str:
         return f"{self.channel.name}/{name}"
 
-    async def _make_file(self, name: str, track: int, seq: int) -> None:
+    async def _make_file(self, name: str, track: int, seq: int, *, is_text: bool) -> None:
         piece, opener = self._pieces[seq], self.stored.opener(seq)
         made = None
         if opener is not None and piece.end - piece.start <= MAX_FILE:
             init = self.inits.get(piece.init, b"")
-            made = await get_running_loop().run_in_executor(self.stored.thread, _track_of, opener, piece, init, track)
+            make = _text_of if is_text else _track_of
+            made = await get_running_loop().run_in_executor(self.stored.thread, make, opener, piece, init, track)
         if made is None:
             self._failed.add(name)  # as many as there are segments and tracks, at most
         else:
@@ -400,6 +408,12 @@ def _track_of(opener: Callable[[], Iterator[bytes]], piece: Piece, init: bytes, 
     if piece.container is Container.MPEGTS:
         return track_packets(data[:OPENING_BYTES], data, track)
     return track_media(data, track, default_size(init, track) if init else None) if data else None
+
+
+def _text_of(opener: Callable[[], Iterator[bytes]], piece: Piece, init: bytes, track: int) -> bytes | None:
+    """The subtitles of a stored segment; ``None`` if it cannot be read, or has none."""
+    data = b"".join(_pieces_of(opener))[piece.start : piece.end]
+    return text_file(data, init, track) if data else None
 
 
 def _piece(summary: SegmentSummary, kind: Container, scan: Scanner, init: str, head: bytes) -> Piece:

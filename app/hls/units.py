@@ -39,6 +39,7 @@ from tricklecast.trickle.media.containers import (
     boxes,
     find_box,
     find_sync,
+    leading,
     number,
     tracks,
 )
@@ -542,7 +543,7 @@ class Mp4Scanner:
             return
         self.init = init
         self._tracks = found
-        self._lead = next((track for track in found if track.kind == b"vide"), found[0])
+        self._lead = leading(found)
         extends = find_box(init, b"moov", b"mvex")
         for item in islice(boxes(extends), MAX_CHILDREN):
             if item.kind == b"trex":

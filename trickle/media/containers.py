@@ -177,6 +177,11 @@ def tracks(init: Buffer) -> list[Track]:
     return found
 
 
+def leading(found: list[Track]) -> Track:
+    """The track by whose fragments a segment is cut: the first one of video, or of sound, or of all (not empty)."""
+    return min(found, key=lambda track: {b"vide": 0, b"soun": 1}.get(track.kind, 2))
+
+
 def fragments(data: Buffer) -> Iterator[Fragment]:
     """Yield the fragments among the boxes of a segment."""
     for item in boxes(data):
