@@ -68,6 +68,11 @@ class Playlist:
     pictures_only: bool = False
 
     @property
+    def is_text(self) -> bool:
+        """Whether its media are WebVTT."""
+        return any(segment.uri.partition("?")[0].endswith(".vtt") for segment in self.segments)
+
+    @property
     def whole(self) -> list[Segment]:
         """The segments that have ended."""
         return [segment for segment in self.segments if segment.duration is not None]
@@ -172,6 +177,11 @@ def _check(playlist: Playlist) -> None:
         assert all(not one.parts for one in playlist.segments), "pictures have no parts"
         assert all(segment.span for segment in playlist.whole if not segment.gap), "each has its bytes (4.4.3.6)"
     else:
+        if playlist.is_text:
+            assert playlist.part_target is None, "text has no parts here"
+            assert not playlist.hint, "text has no parts here"
+            assert not any(one.map for one in playlist.segments), "WebVTT has no init segment (3.1.4)"
+            assert all(".vtt" in one.uri for one in playlist.whole), "all media have one format (3.1)"
         assert playlist.control.get("CAN-BLOCK-RELOAD") == "YES" or (playlist.ended and not playlist.control)
     if "CAN-SKIP-UNTIL" in playlist.control:
         assert float(playlist.control["CAN-SKIP-UNTIL"]) >= 6 * playlist.target, "(4.4.3.8)"
@@ -329,6 +339,9 @@ def _rendition(told: dict[str, str]) -> Rendition:
         assert "INSTREAM-ID" not in told
     if kind == "SUBTITLES":
         assert "URI" in told
+        assert told.get("FORCED", "NO") in ("YES", "NO")
+    else:
+        assert "FORCED" not in told, "of subtitles alone (4.4.6.1)"
     return Rendition(
         kind, told["GROUP-ID"], told["NAME"], told.get("LANGUAGE", ""), told.get("URI", ""), is_default, is_chosen,
         told.get("INSTREAM-ID", ""), told.get("CHANNELS", ""),

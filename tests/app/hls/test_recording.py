@@ -11,6 +11,7 @@ import pytest
 from tests.app.data_plane.support import later
 from tests.app.hls.test_demuxed import FLAGS, languages
 from tests.app.hls.test_demuxed import film as several_tracks
+from tests.app.hls.test_texts import subtitled
 from tests.support.hls import Playlist, read, read_multivariant
 from tests.support.local import LocalServer, local_server
 from tests.support.media import mp4_pictures, ts_pictures
@@ -18,6 +19,7 @@ from tests.support.waiting import eventually
 from tricklecast.app.hls import recording as module
 from tricklecast.app.hls.demuxed import track_init, track_media, track_packets
 from tricklecast.app.hls.packager import IDLE_S
+from tricklecast.app.hls.texts import text_file
 from tricklecast.app.tools.conformance.target import RemoteChannel
 from tricklecast.trickle.media.containers import init_segment
 
@@ -132,6 +134,28 @@ def test_tracks_of_a_recording_have_playlists(tmp_path: Path, monkeypatch: pytes
         again.channel.get("index.m3u8").expect(200)
         again.channel.get(segment.uri).expect(404)  # it is too long
         again.channel.target.close()
+
+
+def test_the_subtitles_of_a_recording_have_playlists(tmp_path: Path) -> None:
+    """As those of a live channel, with the same text."""
+    data = subtitled(tmp_path, 3, "fin")
+    with local_server(data_dir=tmp_path / "data") as server:
+        film = Film(server, "video/mp4")
+        for seq, segment in enumerate(data):
+            film.post(seq, segment)
+        film.end()
+        found = read_multivariant(film.channel.get("index.m3u8").expect(200).body.decode())
+        assert [(one.kind, one.language, one.uri) for one in found.renditions] == [
+            ("SUBTITLES", "fi", "media.m3u8?track=11")
+        ]
+        listed = read(film.channel.get("media.m3u8?track=11").expect(200).body.decode())
+        assert len(listed.whole) == 3
+        for segment, one in zip(data, listed.whole, strict=True):
+            init = init_segment(segment)
+            media = film.channel.get(one.uri).expect(200)
+            assert (media.body, media.get("Content-Type")) == (text_file(segment[len(init) :], init, 11), "text/vtt")
+            film.channel.get(one.uri.replace(".t11", "")).expect(404)
+            film.channel.get(one.uri.replace(".t11", ".t1")).expect(404)
 
 
 def test_holes_jumps_and_parts_are_discontinuities(tmp_path: Path) -> None:

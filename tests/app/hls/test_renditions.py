@@ -2,17 +2,21 @@
 
 from __future__ import annotations
 
+from functools import partial
 from pathlib import Path
 
 import pytest
 
 from tests.app.hls.test_demuxed import FLAGS, film, languages, packets
+from tests.app.hls.test_texts import subtitled
 from tests.support.hls import Playlist, read, read_multivariant
 from tests.support.local import LocalServer
+from tests.support.waiting import eventually
 from tricklecast.app.hls import demuxed, renditions
 from tricklecast.app.hls.demuxed import track_init, track_media, track_packets
 from tricklecast.app.hls.packager import Packager
 from tricklecast.app.hls.rendered import KEPT_BYTES, KEPT_FILES, Kept
+from tricklecast.app.hls.texts import text_file
 from tricklecast.app.tools.conformance.target import RemoteChannel
 from tricklecast.trickle.media.containers import init_segment
 
@@ -28,6 +32,11 @@ def data(channel: RemoteChannel, tmp_path: Path) -> bytes:
 def of(server: LocalServer, channel: RemoteChannel) -> Packager:
     """The packager of the channel."""
     return server.plane.packagers.of(server.plane.registry.channels[channel.name])
+
+
+def has_whole(channel: RemoteChannel, uri: str, number: int) -> bool:
+    """Whether a playlist has so many segments that have ended."""
+    return len(listed(channel, uri).whole) == number
 
 
 def listed(channel: RemoteChannel, uri: str) -> Playlist:
@@ -161,3 +170,41 @@ def test_the_newest_files_are_kept() -> None:
     assert (kept.get("long"), len(kept.get("longer") or b"")) == (None, KEPT_BYTES + 1)
     kept.add("next", b"y")
     assert (kept.get("longer"), kept.get("next")) == (None, b"y")
+
+
+def test_texts_have_a_playlist_for_each_language(channel: RemoteChannel, tmp_path: Path) -> None:
+    """Of whole media segments, beside the pictures and the sound as they were."""
+    segments = subtitled(tmp_path, 3, "fin", "und")
+    for seq, data in enumerate(segments):
+        channel.post(seq, data, {"Content-Type": "video/mp4"}).expect(200)
+    for query in ("", "?start=10min"):
+        found = read_multivariant(channel.get(f"index.m3u8{query}").expect(200).body.decode())
+        (variant,) = found.variants
+        assert variant.groups == {"SUBTITLES": "text"}
+        assert [codec.partition(".")[0] for codec in variant.codecs] == ["avc1", "Opus"]
+        more = "&from=0" if query else ""
+        assert [
+            (one.kind, one.name, one.language, one.default, one.autoselect, one.uri) for one in found.renditions
+        ] == [
+            ("SUBTITLES", "fin", "fi", False, True, f"media.m3u8?track=11{more}"),
+            ("SUBTITLES", "Text 2", "", False, True, f"media.m3u8?track=12{more}"),
+        ]
+        eventually(partial(has_whole, channel, variant.uri, 3), what="all segments")
+        pictures = listed(channel, variant.uri)
+        playlist = listed(channel, found.renditions[0].uri)
+        assert [(one.msn, one.duration, one.date) for one in playlist.segments] == [
+            (one.msn, one.duration, one.date) for one in pictures.whole
+        ]
+        for nth, (data, segment) in enumerate(zip(segments, playlist.segments, strict=True)):
+            answer = channel.get(segment.uri).expect(200)
+            init = init_segment(data)
+            assert (answer.body, answer.get("Content-Type")) == (text_file(data[len(init) :], init, 11), "text/vtt")
+            assert f"fin {nth} &amp;" in answer.body.decode()
+            again = channel.get(segment.uri, {"Range": "bytes=0-5"}).expect(206)
+            assert (again.body, again.get("ETag")) == (b"WEBVTT", answer.get("ETag"))
+    uri = playlist.segments[0].uri
+    channel.get(uri.replace(".t11", ".t1")).expect(404)
+    channel.get(uri.replace(".t11", "")).expect(404)
+    channel.get(uri.replace("-0.vtt", "-0.0.vtt")).expect(404)
+    assert channel.get(uri.replace(".vtt", ".m4s")).expect(200).body != answer.body, "the track as it is"
+    assert channel.get(uri).expect(200).body.startswith(b"WEBVTT")
