@@ -35,6 +35,7 @@ from tricklecast.trickle.media.containers import (
     has_huge_track,
     has_sample_table,
     init_segment,
+    leading,
     number,
     sniff,
     tracks,
@@ -117,6 +118,14 @@ def test_tracks_are_read_from_an_init_segment() -> None:
     assert tracks(init) == [Track(1, 90_000), Track(7, 48_000), Track(3, 1)]
     assert tracks(b"") == []
     assert len(tracks(box(b"moov", box(b"trak") * (MAX_TRACKS + 1)))) == MAX_TRACKS
+
+
+def test_pictures_lead() -> None:
+    """Or else sound; text leads where it stands alone."""
+    text, sound, picture, other = Track(1, 1, b"sbtl"), Track(2, 1, b"soun"), Track(3, 1, b"vide"), Track(4, 1, b"vide")
+    assert leading([text, sound, picture, other]) is picture
+    assert leading([text, sound]) is sound
+    assert leading([text]) is text
 
 
 def test_boxes_inside_of_others_have_a_limit_of_their_own() -> None:
