@@ -18,6 +18,7 @@ import pytest
 from playwright.sync_api import Page, expect
 
 from tests.publisher.media.clips import make_clip
+from tests.publisher.media.test_texts import film
 from tests.subscriber.check.segments import cut
 from tests.support.browser import Watched, barriers, wait_for
 from tests.support.forked import forked
@@ -154,6 +155,17 @@ def test_a_published_clip_plays_at_the_live_edge(server: RunningServer, tab: Wat
         shows(page, "Segment", "missing 0, cut 0")
         expect(page.locator("#state")).to_be_hidden()
         assert barriers(page) == []
+
+
+def test_a_film_with_text_plays_with_its_sound(server: RunningServer, tab: Watched, tmp_path: Path) -> None:
+    """Browsers take no track of text: the page leaves it out, and nothing else."""
+    source = film(tmp_path / "film.mkv", tmp_path, seconds=30)
+    with publishing(server.base, "text", source, "--container", "fmp4", "--segment", "1s"):
+        tab.expected += ["404"]
+        page = tab.open(f"{server.url}/watch/text")
+        plays(page, 2, 30)
+        shows(page, "Codecs", r"^avc1\.[0-9a-f]{6},mp4a\.40\.2$")
+        assert page.evaluate("!video.error && video.webkitAudioDecodedByteCount > 0")
 
 
 def test_sound_alone_plays(server: RunningServer, tab: Watched, tmp_path: Path) -> None:

@@ -145,11 +145,11 @@ def test_an_init_segment_without_text_stays() -> None:
     assert with_texts(b"\0\0\0\x09ftypx", []) == b"\0\0\0\x09ftypx"
 
 
-def film(path: Path, tmp_path: Path, codec: str = "subrip") -> Path:
-    """A clip of three seconds, with text in two languages."""
+def film(path: Path, tmp_path: Path, codec: str = "subrip", seconds: float = 3) -> Path:
+    """A clip, with text in two languages."""
     srt = tmp_path / "text.srt"
     srt.write_text(SRT)
-    clip = make_clip(tmp_path / "clip.mkv")
+    clip = make_clip(tmp_path / "clip.mkv", seconds=seconds)
     with av.open(str(clip)) as media, av.open(str(srt)) as text, av.open(str(path), "w") as out:
         copies: dict[Any, Any] = {one: out.add_stream_from_template(one) for one in media.streams}
         languages = ("deu", "x")

@@ -216,22 +216,21 @@ export class MseSink {
     if (this.container !== "mp4") return [mime, tracks];
     const pictures = tracks.filter(({ kind }) => kind === "video");
     const sounds = tracks.filter(({ kind }) => kind === "audio");
-    const can = (/** @type {import("./containers.js").Track} */ one) =>
-      MediaSource.isTypeSupported(mimeOf("mp4", [...pictures, one]));
-    const heard = sounds.find(({ id }) => id === this.chosen) ?? sounds.find(can);
-    if (!this.isMute && sounds.length > 1 && heard && can(heard)) {
-      this.sounds = sounds.filter(can);
-      const kept = [...pictures, heard];
-      this.silencer = new SilentMp4(tracks.filter((one) => !kept.includes(one)).map(({ id }) => id));
-      return [mimeOf("mp4", kept), kept];
+    const can = (/** @type {import("./containers.js").Track[]} */ some) =>
+      MediaSource.isTypeSupported(mimeOf("mp4", some));
+    const heard = [...sounds.filter(({ id }) => id === this.chosen), ...sounds].find((one) => can([...pictures, one]));
+    let kept = [...pictures, ...(this.isMute ? [] : sounds)];
+    if (sounds.length > 1 && heard && !this.isMute) {
+      this.sounds = sounds.filter((one) => can([...pictures, one]));
+      kept = [...pictures, heard];
     }
-    if (!this.isMute && MediaSource.isTypeSupported(mime)) return [mime, tracks];
-    const alone = mimeOf("mp4", pictures);
-    if (!pictures.length || pictures.length === tracks.length || !MediaSource.isTypeSupported(alone)) return [mime, tracks];
-    const others = tracks.filter(({ kind }) => kind !== "video");
-    this.silencer = new SilentMp4(others.map(({ id }) => id));
-    this.deaf = codecNames(mimeOf("mp4", others.filter(({ kind }) => kind === "audio")));
-    return [alone, pictures];
+    if (pictures.length && !can(kept) && can(pictures)) kept = pictures;
+    if (!can(kept)) return [mime, tracks];
+    if (kept === pictures || this.isMute) this.deaf = sounds.length ? codecNames(mimeOf("mp4", sounds)) : "";
+    // A browser takes no track of text, nor of anything else.
+    const others = tracks.filter((one) => !kept.includes(one));
+    if (others.length) this.silencer = new SilentMp4(others.map(({ id }) => id));
+    return [mimeOf("mp4", kept), kept];
   }
 
   /**
