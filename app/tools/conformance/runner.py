@@ -13,6 +13,7 @@ from dataclasses import asdict, dataclass
 from enum import StrEnum
 from functools import partial
 from pathlib import Path
+from queue import SimpleQueue
 from typing import TYPE_CHECKING, Any, ClassVar, Final, TypeVar
 
 from tricklecast.app.tools.conformance.profiles import ANY, PROFILES, ServerSettings
@@ -176,6 +177,10 @@ class Runner:
             for thread in threads:
                 thread.start()
             for result in results:
+                # A lock of `threading` may be in no order when a signal's exception comes while it is waited for.
+                ended: SimpleQueue[object] = SimpleQueue()
+                result.add_done_callback(ended.put)
+                ended.get()
                 yield result.result()
         except BaseException:  # Ctrl-C here, or the caller closed the iterator
             self._interrupted = True

@@ -12,7 +12,7 @@ import pytest
 from tests.app.cluster.quorums import Node, bodies, cluster, in_loop
 from tests.app.core.support import grant
 from tests.support.nats import NatsServer, nats_cluster, nats_server
-from tests.support.waiting import eventually, until
+from tests.support.waiting import WITHIN_S, eventually, until
 from tricklecast.app.cluster import history, streams
 from tricklecast.app.cluster.jetstream import NatsOptions, Unreachable
 
@@ -104,8 +104,9 @@ async def test_a_stream_that_was_deleted(nats: NatsServer, monkeypatch: pytest.M
 
 
 @in_loop
-async def test_a_deposed_owner_whose_stream_was_deleted(nats: NatsServer) -> None:
+async def test_a_deposed_owner_whose_stream_was_deleted(nats: NatsServer, monkeypatch: pytest.MonkeyPatch) -> None:
     """The fence of its successor is gone, but the directory knows better: it acknowledges nothing."""
+    monkeypatch.setattr(streams, "LOOK_S", WITHIN_S)  # its successor writes nothing anew before
     shared = cluster(nats.url)
     first, second = await shared.node(), await shared.node()
     first.publish(0, b"a")
