@@ -40,7 +40,7 @@ async def _nowhere(channel: str) -> NodePlace | None:
 
 
 class Recorded:
-    """What this node has heard of recordings.
+    """The recordings that other nodes have told this one of.
 
     Args:
         clock: the time in seconds.
@@ -64,7 +64,7 @@ class Recorded:
         return self._heard[channel][0] if self.knows(channel) else None
 
     async def ask(self, channel: str) -> None:
-        """Ask the others. Whatever comes of it, they are not asked again at once."""
+        """Ask the other nodes; also if none of them has answered, this node does not ask again at once."""
         place: NodePlace | None = None
         try:
             place = await self.find(channel)

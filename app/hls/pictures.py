@@ -51,7 +51,7 @@ class Entry(Protocol):
 
 
 class Head(NamedTuple):
-    """What stands before the first entry, and behind the last one.
+    """The lines before the first entry of a playlist, and behind its last one.
 
     Attributes:
         target_s: the target duration. kind: the type of the playlist. msn, discontinuities: of the first entry.

@@ -39,7 +39,7 @@ MAX_SAMPLE: Final = (1 << 16) - 1
 """Bytes of a sample's text: its length has two bytes."""
 
 UNTOLD: Final = 5 * CLOCK_HZ
-"""A cue that does not say how long it is shown ends after so many ticks, or with the next one."""
+"""A cue without a duration ends after this many ticks of 90 kHz (5 s), or when the next cue begins."""
 
 _TAG: Final = re.compile(r"</?[A-Za-z0-9][^<>]*>|</>")
 _OVERRIDE: Final = re.compile(r"\{\\[^{}]*\}")
@@ -210,7 +210,7 @@ def _packed(language: str) -> int:
 
 
 def _samples(cues: Sequence[_Cue], begin: int, end: int) -> list[TextSample]:
-    """What is shown from one time to another."""
+    """The text that a player shows from one time to another."""
     edges = {begin, end} | {time for cue in cues for time in (cue.begin, cue.end) if begin < time < end}
     samples: list[TextSample] = []
     for start, stop in pairwise(sorted(edges)):

@@ -1,4 +1,4 @@
-"""What a node has heard of recordings at other nodes: how long it counts, and how much of it there is."""
+"""A node remembers the recordings of other nodes for some time, and no more than a number of them."""
 
 from __future__ import annotations
 

@@ -35,7 +35,7 @@ def of(server: LocalServer, channel: RemoteChannel) -> Packager:
 
 
 def has_whole(channel: RemoteChannel, uri: str, number: int) -> bool:
-    """Whether a playlist has so many segments that have ended."""
+    """Whether a playlist names this many segments that have ended."""
     return len(listed(channel, uri).whole) == number
 
 

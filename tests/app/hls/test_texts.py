@@ -151,7 +151,7 @@ def cues(media: bytes, init: bytes = INIT) -> list[str]:
 
 
 def test_tracks_of_text_have_their_language() -> None:
-    """Whatever else stands in the init segment."""
+    """The init segment names it; ``und`` is no language."""
     init = with_tracks(pictures_init(), "fin", "und")
     assert mp4_streams(init)[1:] == [Stream(11, TEXT, "tx3g", language="fin"), Stream(12, TEXT, "tx3g")]
 

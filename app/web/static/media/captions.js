@@ -358,7 +358,7 @@ export class Captions {
     this.draw();
   }
 
-  /** Draw what is to be seen now: after a change of the choice, or of the element's size. */
+  /** Draw the rows of the chosen channel, also after the viewer has chosen another one or the element has another size. */
   draw() {
     const channel = this.decoder.channels[this.chosen];
     const { clientWidth, clientHeight, videoWidth, videoHeight } = this.video;
