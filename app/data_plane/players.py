@@ -110,10 +110,8 @@ def _playlist(connection: Caller, request: Request, route: Route) -> Reply | Exc
             late = Reply(Status.UNAVAILABLE, Reason.TIMEOUT, body=b"Nothing new yet", retry_after_s=1)
             return _await(connection, request, route, found, BLOCKING_TARGETS * found.timeline.target_s) or late
     tracks = renditions(found)
-    if asked.is_pictures and not has_pictures(found):
-        return _no_such(connection, request, route, "pictures")
-    if asked.track is not None and all(one.number != asked.track for one in (*tracks, *texts(found))):
-        return _no_such(connection, request, route, "track")
+    if lacking := _lacking(asked, found):
+        return _no_such(connection, request, route, lacking)
     # A player asks for several tracks, and for pictures beside them.
     is_counted = not asked.is_pictures and (asked.track is None or asked.track in [one.number for one in tracks[:1]])
     if request.method != b"HEAD" and not is_whole and is_counted:
@@ -130,6 +128,15 @@ def _playlist(connection: Caller, request: Request, route: Route) -> Reply | Exc
     about = -found.version if is_whole else found.version + ((-1 if asked.is_pictures else asked.track or 0) << 32)
     delayed = delay(connection, request, route, ReplyKind.SAME, about, answer_player)
     return delayed or noted(request, plane.registry, route, reply)
+
+
+def _lacking(asked: Blocking, found: Packager | Recording) -> str:
+    """Name what the request wants of a channel that does not have it; empty if it does."""
+    if asked.is_pictures and not has_pictures(found):
+        return "pictures"
+    if asked.track is None or any(one.number == asked.track for one in (*renditions(found), *texts(found))):
+        return ""
+    return "track"
 
 
 def _no_such(connection: Caller, request: Request, route: Route, what: str) -> Reply | Exchange:
@@ -226,10 +233,8 @@ def _recorded(connection: Caller, request: Request, route: Route, found: Recordi
         late = Reply(Status.UNAVAILABLE, Reason.TIMEOUT, body=b"The recording is being read", retry_after_s=1)
         return (request.method != b"HEAD" and _await(connection, request, route, found, FIRST_SEGMENT_S)) or late
     if (asked := route.blocking) is not None:
-        if asked.is_pictures and not has_pictures(found):
-            return _no_such(connection, request, route, "pictures")
-        if asked.track is not None and all(one.number != asked.track for one in (*renditions(found), *texts(found))):
-            return _no_such(connection, request, route, "track")
+        if lacking := _lacking(asked, found):
+            return _no_such(connection, request, route, lacking)
         private = connection.plane.authorizer is not None
         caching = playlist_caching(found.target_s, blocking=False, private=private)
         is_whole = asked.msn is None and not asked.is_media
