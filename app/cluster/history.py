@@ -28,7 +28,12 @@ that comes back. Its reign tells the reader that another feed begins.
 ``@0`` for the message itself, ``0@0`` for none; ``Trickle-Writer: <reign>.<number>.<random>``, unique.
 
 **A lost stream**, or one that was put back to an older copy (:mod:`~tricklecast.app.cluster.streams`), is written anew
-by every owner; so is a history that nears the age at which its stream forgets.
+by every owner; so is a history that nears the age at which its stream forgets. In a new stream the fence is gone, but
+what it refuses is refused all the same: no number of the stream before comes back
+(:mod:`~tricklecast.app.cluster.jetstream`), so a deposed owner names a message that is not there. In two cases its
+write gets through: numbers come back in an older copy of the same stream, and an owner that has written nothing yet
+names no message. Then its publisher is not answered 200 either, since the lease is asked behind the history
+(:mod:`~tricklecast.app.cluster.leased`), and the owner, whose next write is refused, writes all anew.
 
 It is as durable as its streams: three replicas survive one server; each of them writes to its disk when it was told to
 (``sync_interval`` of NATS, two minutes unless it is set), so all of them at once may lose what was acknowledged last.

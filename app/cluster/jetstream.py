@@ -5,6 +5,12 @@ its owner opens another. nats-py can reconnect by itself, but then requests wait
 remembers them, and its close may wait for a peer that is gone. Nothing is buffered here: a request is sent now, or
 fails. It may still take effect after its sender has given up, since the network may deliver late. That is why every
 write names the message that it follows.
+
+**Numbers never come back.** A stream that was deleted, or lost, is made again. If its messages were numbered from 1
+again, the one that a late write names could be there by chance: another one with the same number. So the first number
+of each new stream is the time at which it is made, in microseconds since 1970. Less than a million messages are written
+in a second, so the stream before has not come as far. A stream that was put back to an older copy of itself is the one
+case in which numbers come back.
 """
 
 from __future__ import annotations
@@ -22,13 +28,21 @@ import orjson
 from nats import errors
 from nats.aio.client import Client
 
+from tricklecast.app.clock import wall_us
 from tricklecast.trickle.errors import TrickleError
+
+OLDEST: Final = (2, 11, 2)
+"""The oldest NATS. Before 2.11 no message has a time to live of its own; before 2.11.2 a server that starts again
+empties a stream that has its first message still, unless its numbers begin at 1."""
 
 OPEN_S: Final = 5.0
 """To reach one of the servers, and to find or make what the connection is for."""
 
 ANSWER_S: Final = 2.0
 """Until an answer to a request is given up."""
+
+INFO_S: Final = (0.2, 0.4, 0.8, ANSWER_S)
+"""The same for the attempts to hear of a stream. While a new one has no leader, nobody answers, not even later."""
 
 CLOSE_S: Final = 0.5
 """Until a connection that does not close is broken."""
@@ -64,11 +78,16 @@ class _Missing(Unreachable):
     """There is no such stream or message."""
 
 
+class _Exists(Unreachable):
+    """There is such a stream, with other settings."""
+
+
 _FAULTS: Final[dict[int, type[TrickleError]]] = {
     **dict.fromkeys((10071, 10164), Conflict),
     **dict.fromkeys((10023, 10047, 10077), Full),  # of the machine, of the account, of the stream
     **dict.fromkeys((10037, 10059), _Missing),  # a message, a stream
     **dict.fromkeys((10005, 10074), TooFewServers),  # replicas need a cluster of servers
+    10058: _Exists,
 }
 """By the error codes of JetStream."""
 
@@ -227,15 +246,16 @@ class Connection:
             raise Unreachable("JetStream does not answer: was NATS started with it (-js)?") from None
 
     async def find_or_make(self, config: dict[str, Any], *, within_s: float = ANSWER_S) -> dict[str, Any]:
-        """Find a stream, or make it, with as many replicas as there are servers for. Returns what JetStream says of it.
+        """Find a stream, or make it, with as many replicas as there are servers for, and numbers that no stream had
+        before. Returns what JetStream says of it.
 
         Args:
             config: its settings. A stream that has other ones gets these, if that can be; but never fewer replicas:
                 this node may not know all servers.
             within_s: to make it.
         """
-        name, found = config["name"], await self.ask("STREAM.INFO", config["name"])
-        if found is not None:
+        name = config["name"]
+        if (found := await self._info(name)) is not None:
             present = found["config"]
             wanted = present | config | {"num_replicas": max(self.replicas, present["num_replicas"])}
             if wanted != present:
@@ -243,14 +263,34 @@ class Connection:
                     found = await self.ask("STREAM.UPDATE", name, wanted)
         else:
             for replicas in (self.replicas, 1):
+                made = config | {"num_replicas": replicas, "first_seq": wall_us()}
                 with suppress(TooFewServers):
-                    found = await self.ask(
-                        "STREAM.CREATE", name, config | {"num_replicas": replicas}, within_s=within_s
-                    )
+                    try:
+                        found = await self.ask("STREAM.CREATE", name, made, within_s=within_s)
+                    except _Exists:  # another node was faster
+                        found = await self._info(name, being_made=True)
                     break
         if found is None:
             raise Unreachable(f"the stream {name} was deleted while it was looked for")
         return found
+
+    async def _info(self, name: str, *, being_made: bool = False) -> dict[str, Any] | None:
+        """What JetStream says of a stream; ``None`` if there is none.
+
+        Args:
+            being_made: there will be one in a moment.
+        """
+        for within_s in INFO_S:
+            try:
+                found = await self.ask("STREAM.INFO", name, within_s=within_s)
+            except Unreachable:
+                if within_s == INFO_S[-1]:
+                    raise
+            else:
+                if found is not None or not being_made:
+                    return found
+                await asyncio.sleep(within_s / 4)
+        return None
 
     async def _request(
         self, subject: str, payload: bytes, headers: dict[str, str] | None, within_s: float
@@ -261,14 +301,14 @@ class Connection:
         except errors.NoRespondersError as error:
             raise NoStream(str(error)) from None
         except (OSError, errors.Error, ValueError) as error:
-            raise self._no_answer(error) from None
+            raise self._no_answer(error, is_sign=within_s >= ANSWER_S) from None
         if (fault := answer.get("error")) is None:
             return answer
         code = fault.get("err_code")
         raise _FAULTS.get(code, Unreachable)(f"JetStream: {fault.get('description')} ({code})")
 
-    def _no_answer(self, error: Exception) -> Unreachable:
-        self.unanswered = True
+    def _no_answer(self, error: Exception, *, is_sign: bool = True) -> Unreachable:
+        self.unanswered |= is_sign
         return Unreachable(_text(error))
 
     async def _find(self) -> None:
@@ -313,10 +353,14 @@ class Connection:
             pending_size=0,
             **more,
         )
+        url, about = self._client.connected_url, self._client._server_info
+        host = "" if url is None else url.hostname
         # nats-py would speak plainly with a server that offers no TLS.
-        url = self._client.connected_url
-        if url is not None and url.scheme == "tls" and not self._client._server_info.get("tls_required"):
-            raise Unreachable(f"{url.hostname} offers no TLS, which tls:// asks for")
+        if url is not None and url.scheme == "tls" and not about.get("tls_required"):
+            raise Unreachable(f"{host} offers no TLS, which tls:// asks for")
+        version = self._client.connected_server_version
+        if (version.major, version.minor, version.patch) < OLDEST:
+            raise Unreachable(f"{host} has NATS {about['version']}: {'.'.join(map(str, OLDEST))} or newer is needed")
 
 
 def _text(error: Exception) -> str:

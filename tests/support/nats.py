@@ -75,6 +75,10 @@ class NatsServer:
         streams = [one for details in account for one in details.get("stream_detail", []) if one["name"] == stream]
         return bool(streams) and bool(streams[0]["cluster"].get("leader") == self._ask("varz")["server_name"])
 
+    @property
+    def version(self) -> str:
+        return str(self._ask("varz")["version"])
+
     def stop(self, number: signal.Signals = signal.SIGTERM) -> None:
         """End it, also if it stands still."""
         if self.process is not None:

@@ -17,7 +17,7 @@ import pytest
 
 from tests.app.cluster.directories import Heard, claimed, make, running
 from tests.support.certificates import make_certificate
-from tests.support.nats import NatsServer, nats_cluster, nats_server
+from tests.support.nats import NatsServer, nats_cluster, nats_server, relay
 from tests.support.waiting import WITHIN_S, eventually, until
 from tricklecast.app.cluster.bucket import Bucket
 from tricklecast.app.cluster.directory import Claimed, Taken, Unavailable
@@ -192,7 +192,7 @@ async def test_tls_is_what_its_url_says(tmp_path: Path, nats: NatsServer) -> Non
             await Bucket.open(NatsOptions((url,)), "test")
         trusted = ssl.create_default_context(cafile=tmp_path / "cert.pem")
         bucket = await Bucket.open(NatsOptions((url,), tls=trusted), "test")
-        assert await bucket.put("channel.x", b"{}", 0) == 1
+        assert await bucket.put("channel.x", b"{}", 0)
         await bucket.close()
 
 
@@ -290,6 +290,17 @@ async def test_a_cluster_loses_its_leader() -> None:
             assert await a.confirmed("x", 1)
             assert await claimed(b, "y") == 1
             await until(lambda: a.place("y"))
+
+
+async def test_a_server_that_is_too_old_is_told(nats: NatsServer) -> None:
+    """The one before the oldest that keeps what a node has written."""
+    version = f'"version":"{nats.version}"'.encode()
+    async with relay(nats.port) as way:
+        way.names[version] = b'"version":"2.11.1"'.ljust(len(version))
+        with pytest.raises(Unreachable, match=r"127.0.0.1 has NATS 2\.11\.1: 2\.11\.2 or newer is needed"):
+            await Bucket.open(NatsOptions((way.url,)), "test")
+        way.names[version] = b'"version":"2.11.2"'.ljust(len(version))
+        await (await Bucket.open(NatsOptions((way.url,)), "test")).close()
 
 
 @pytest.mark.parametrize(

@@ -122,6 +122,45 @@ async def test_a_deposed_owner_whose_stream_was_deleted(nats: NatsServer, monkey
 
 
 @in_loop
+async def test_a_deposed_owner_when_its_successor_has_written_as_much_in_a_new_stream(nats: NatsServer) -> None:
+    """The numbers of two streams never meet: the last one that it knows is not taken for that of its successor."""
+    shared = cluster(nats.url)
+    first, second, third = [await shared.node() for _ in range(3)]
+    for seq in range(20):
+        first.publish(seq, b"a")
+        assert await first.stored()
+    at = await _place(first)
+    assert await second.recover() is not None
+    await ask(first, "STREAM.DELETE")
+    second.publish(20, b"b")
+    await wait_stored(second)
+    connection, (stream, _) = await second.quorum.streams.connected(), second.quorum.streams.of("c")
+    other = 0
+    for _ in range(at - 1 - await _place(second)):
+        other = await connection.publish(f"{stream.subjects}.other", b"", {}, other)
+    second.publish(21, b"b")
+    assert await second.stored()
+    assert await _place(second) == at, "it is where the other one was"
+    first.publish(20, b"of the deposed one")
+    assert not await first.stored()
+    assert first.lost == [("c", 1)]
+    channel = await third.recover()
+    assert channel is not None
+    assert bodies(channel) == bodies(second.channel())
+    await shared.stop()
+
+
+async def _place(node: Node) -> int:
+    """How many messages the stream has taken until the last one of the channel."""
+    found, (stream, subject) = await ask(node, "STREAM.INFO"), node.quorum.streams.of("c")
+    message = await (await node.quorum.streams.connected()).last(stream.name, subject)
+    assert found is not None
+    assert message is not None
+    first: int = found["config"].get("first_seq", 1)
+    return message.seq - first
+
+
+@in_loop
 async def test_a_stream_that_was_put_back(monkeypatch: pytest.MonkeyPatch) -> None:
     """An older copy has the beginning only: the owner notices, and writes all of the channel."""
     with nats_server() as server:
