@@ -271,7 +271,10 @@ class Tracker:
             if each.touches(incident)
             or (each.goes_on_as(incident) and not any(each.touches(other.incident) for other in found))
         ]
-        return max(known, key=lambda each: (each.open, each.touches(incident), each.grown_us), default=None)
+        # Of those that are over it is the last one: an earlier one was a part of it.
+        return max(
+            known, key=lambda each: (each.open, each.open and each.touches(incident), each.grown_us), default=None
+        )
 
     def _told_of_a_later_one(self, incident: Incident) -> bool:
         """Whether a later storm of the same ones has taken its id: then it was told, and is over."""

@@ -8,7 +8,7 @@ from collections.abc import Callable
 import orjson
 import pytest
 
-from tests.analytics.support.rules import rules
+from tests.analytics.support.rules import Scenes
 from tests.analytics.support.writer import LogWriter
 from tricklecast.app.core.storm_guard import ReplyKind, StormGuard
 
@@ -27,10 +27,8 @@ LOOPS: dict[str, tuple[ReplyKind, Tell]] = {
 }
 
 
-@pytest.mark.parametrize("storm", LOOPS)
-def test_a_loop_that_is_held_back(storm: str) -> None:
-    """The client asks again 50 ms after each answer, which the guard delays by up to a second: one incident, all of its
-    requests, and the class that it has without the guard."""
+def held_back(storm: str) -> LogWriter:
+    """Five viewers, and a client that asks again 50 ms after each answer, which the guard delays by up to a second."""
     answer, tell = LOOPS[storm]
     log, guard, at = LogWriter("n1", random.Random(1)), StormGuard(), 3.0
     for viewer in range(5):
@@ -40,6 +38,16 @@ def test_a_loop_that_is_held_back(storm: str) -> None:
         hold_s = guard.hold(0, "film", answer, 4, at, many=False)
         tell(log, at, guard_ms=round(hold_s * 1000))
         at += hold_s + PAUSE_S
-    (found,) = rules().incidents(map(orjson.loads, log.lines()))
+    return log
+
+
+SCENES = Scenes()
+HELD = {storm: SCENES.scene(map(orjson.loads, held_back(storm).lines())) for storm in LOOPS}
+
+
+@pytest.mark.parametrize("storm", LOOPS)
+def test_a_loop_that_is_held_back(storm: str) -> None:
+    """It is one incident, with all of its requests, and of the class that it has without the guard."""
+    (found,) = HELD[storm].incidents()
     assert found.until_us - found.since_us > 60_000_000
     assert (str(found.storm), found.n) == (storm, REQUESTS)
