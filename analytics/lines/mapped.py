@@ -453,10 +453,12 @@ def shape(
         or "false"
     )
     own = {name: known(value(source)) for name, source in key_sources(fields, key).items()}
+    parts = {}
     if "ip" in texts:
-        texts["ip"] = taken["ip"]
+        parts["address"] = taken["ip"]
+        taken["ip"] = texts["ip"] = "address"
     taken["client_key"] = client_key(key, texts | own)
-    return Shape(taken, prefix=fields.prefix if prefix is None else prefix, blind=tuple(blind))
+    return Shape(taken, prefix=fields.prefix if prefix is None else prefix, blind=tuple(blind), parts=parts)
 
 
 _DERIVED: Final = frozenset({"kind", "op", "channel", "seq", "release", "request", "blind", "client", "grpc"})

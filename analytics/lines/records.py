@@ -8,7 +8,7 @@ line is bad if it would say something else without the field that could not be r
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Final
 
 from tricklecast.analytics.lines.dialect import cut, text, whole
@@ -140,12 +140,15 @@ class Shape:
         native: the lines are our own records.
         prefix: what the paths of channels begin with.
         blind: columns that the format cannot know.
+        parts: SQL of what several fields are made of, by the name that they have for it. To make a plan of it twice
+            takes twice as long, and so does each line.
     """
 
     fields: Mapping[str, str]
     native: bool = False
     prefix: str = DEFAULT_BASE_PATH
     blind: tuple[str, ...] = ()
+    parts: Mapping[str, str] = field(default_factory=dict)
 
 
 def own_fields(texts: Mapping[str, str]) -> dict[str, str]:
@@ -204,9 +207,13 @@ def parsed(
         other: SQL for whether an unreadable line is of something else, :data:`OTHER`.
         texts: give the whole text of every line.
     """
+    if shape.parts:
+        raw = f"SELECT *, {', '.join(f'{sql} AS {name}' for name, sql in shape.parts.items())} FROM ({raw}) alone"
     values = f"SELECT file, no, line, {', '.join(_fields(shape))} FROM ({raw}) raw"
     # Our own log says what each path means.
     known = f"SELECT *, target AS path FROM ({values}) own" if shape.native else routed(values, shape.prefix)
+    if not shape.native:
+        known = f"SELECT *, {_moment(shape)} AS moment, {_FRUITLESS} AS fruitless FROM ({known}) routed"
     wrong = _what_is_wrong(shape)
     if other is not None:
         wrong = wrong.replace("CASE ", f"CASE WHEN broken AND {other} THEN '{OTHER}' ", 1)
@@ -266,7 +273,8 @@ def _moment(shape: Shape) -> str:
 
 def _what_is_wrong(shape: Shape) -> str:
     """SQL for what is wrong with a line, in a word or two; null if nothing is."""
-    span = f"{_moment(shape)} BETWEEN {_RANGES['ts_us'][0]} AND {_RANGES['ts_us'][1]}"
+    moment = "ts_us" if shape.native else "moment"
+    span = f"{moment} BETWEEN {_RANGES['ts_us'][0]} AND {_RANGES['ts_us'][1]}"
     causes = [("broken", "unreadable")]
     if shape.native:
         causes.append((f"v IS NOT NULL AND v <> {VERSION}", "version"))
@@ -294,7 +302,7 @@ def _column(shape: Shape, name: str, kind: str, node: str | None) -> str:
     # Rows that say what their format cannot know were written by "logs compact", which leaves nothing out.
     leaves_out = shape.native and "blind" not in shape.fields
     if name in _RANGES:
-        value = _moment(shape) if name == "ts_us" else name
+        value = "moment" if name == "ts_us" and not shape.native else name
         if name == "seq":
             # What matches no route has its query's number: two searches are not one request made twice.
             query = f"CASE WHEN r_op IS NULL AND instr(target, '?') > 0 THEN hash(target) % {LAST_SEQ} END"
@@ -310,7 +318,7 @@ def _column(shape: Shape, name: str, kind: str, node: str | None) -> str:
             # The server does not send where the head is with an answer that is about the newest segment.
             value = f"CASE WHEN next_seq IS NULL AND status = {Status.OK:d} THEN rseq + 1 ELSE next_seq END"
         elif name in ("dur_us", "wait_us") and not shape.native:
-            value = f"CASE WHEN NOT ({name} >= {HELD_US} AND {_FRUITLESS}) THEN {name} END"
+            value = f"CASE WHEN NOT ({name} >= {HELD_US} AND fruitless) THEN {name} END"
         low, high = _RANGES[name]
         return f"CAST(CASE WHEN {value} BETWEEN {low} AND {high} THEN {value} END AS {kind}) AS {name}"
     if name == "eos":

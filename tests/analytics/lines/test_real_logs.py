@@ -15,7 +15,7 @@ from typing import Any, Final
 import pyarrow as pa  # type: ignore[import-untyped]  # it ships no types
 import pytest
 
-from tests.analytics.lines.traffic import NATIVE, START_US, as_line, read_files, write
+from tests.analytics.lines.traffic import NATIVE, START_US, as_line, read_each, read_files, write
 from tests.support.long import mostly_long
 from tricklecast.analytics.lines import BadFormat, UnknownFormat, recognise
 from tricklecast.analytics.lines.files import BLOCK, sample_of
@@ -261,10 +261,21 @@ def check(row: dict[str, Any], case: Case) -> None:
     assert row["client"].startswith(ip)
 
 
+@pytest.fixture(scope="module")
+def rows(tmp_path_factory: pytest.TempPathFactory) -> dict[str, dict[str, Any]]:
+    """The first row of each case, all of them read from one folder."""
+    folder = tmp_path_factory.mktemp("cases")
+    for number, (lines, *_) in enumerate(CASES.values()):
+        write(folder / f"{number:03}.log", [line.encode() for line in lines])
+    found, lines_read = read_each(folder)
+    assert (lines_read.counts.bad, lines_read.counts.doubled) == (0, 0)
+    return {name: found[f"{number:03}.log"][0] for number, name in enumerate(CASES)}
+
+
 @pytest.mark.parametrize("name", CASES)
-def test_every_format(name: str, tmp_path: Path) -> None:
+def test_every_format(name: str, rows: dict[str, dict[str, Any]]) -> None:
     """Time, duration, status, path and client of each format are right without a setting."""
-    check(one_row(write(tmp_path / "a.log", [line.encode() for line in CASES[name][0]])), CASES[name])
+    check(rows[name], CASES[name])
 
 
 def _docker(line: str) -> str:
@@ -322,7 +333,7 @@ WRAPPED: Final = ("combined", "nginx JSON", "Caddy", "Istio", "HAProxy", "ALB", 
 
 
 @pytest.mark.parametrize("wrapping", mostly_long(WRAPPINGS, 3))
-def test_every_wrapping(wrapping: str, tmp_path: Path) -> None:
+def test_every_wrapping(wrapping: str) -> None:
     """The wrappings of containers around web servers' logs and our own; what else a container says is counted apart."""
     wrap = WRAPPINGS[wrapping]
     logs = {name: CASES[name][0] for name in WRAPPED} | {"tricklecast": [NATIVE.decode()]}
@@ -332,13 +343,7 @@ def test_every_wrapping(wrapping: str, tmp_path: Path) -> None:
         found = recognise(name, [line for line in wrapped[name].split(b"\n") if line.strip()])
         assert replace(found, wrapping=()) == recognise(name, plain)
         assert set(plain) <= set(Unwrapper(found.wrapping).feed(wrapped[name]).split(b"\n"))
-    # All of them have one way from there on: one of them goes it.
-    name = list(logs)[list(WRAPPINGS).index(wrapping) % len(logs)]
-    row = one_row(write(tmp_path / "a.log", wrapped[name] + b"\n"))
-    if name in CASES:
-        check(row, CASES[name])
-    else:
-        assert (row["channel"], row["client"]) == ("film", "player-1")
+    # From there on all of them have one way, which some go below: test_three_wrappings_and_no_more().
 
 
 def test_a_socket_is_nobody(tmp_path: Path) -> None:
@@ -395,15 +400,19 @@ PACKED: Final[dict[str, Callable[[bytes], bytes]]] = {
 }
 
 
-@pytest.mark.parametrize("packed", mostly_long(PACKED, 2))
-def test_compressed_and_encoded(packed: str, tmp_path: Path) -> None:
+def test_compressed_and_encoded(tmp_path: Path) -> None:
     """The first bytes say how a file is compressed and encoded: its name does not."""
     case = CASES["nginx JSON"]
     data = "".join(f"{line}\n" for line in case[0] * 3).encode()
-    (tmp_path / "access.log").write_bytes(PACKED[packed](data))
-    rows, lines = read_files(str(tmp_path))
-    assert (len(rows), lines.counts.bad, lines.damaged) == (3, 0, ())
-    check(rows[0], case)
+    for number, (name, pack) in enumerate(PACKED.items()):
+        (tmp_path / name).mkdir()
+        # A log that stands there twice is read once.
+        (tmp_path / name / "access.log").write_bytes(pack(data.replace(b"x=1", b"x=%d" % number)))
+    found, lines = read_each(tmp_path)
+    assert (lines.counts.bad, lines.damaged) == (0, ())
+    assert {name: len(rows) for name, rows in found.items()} == {f"{name}/access.log": 3 for name in PACKED}
+    for rows in found.values():
+        check(rows[0], case)
 
 
 def test_plain_text_that_is_called_compressed(tmp_path: Path) -> None:
@@ -454,11 +463,15 @@ GRPC: Final[dict[str, tuple[str, int | None]]] = {
 }  # fmt: skip
 
 
-@pytest.mark.parametrize("name", GRPC)
-def test_grpc_status(name: str, tmp_path: Path) -> None:
+def test_grpc_status(tmp_path: Path) -> None:
     """A gRPC call fails with HTTP status 200; its own status is a number or a name."""
-    rows, lines = read_files(write(tmp_path / "a.log", [GRPC[name][0].encode()]))
-    assert ([row["grpc"] for row in rows], lines.counts.bad) == ([GRPC[name][1]], 0)
+    for name, (line, _) in GRPC.items():
+        write(tmp_path / f"{name}.log", [line.encode()])
+    found, lines = read_each(tmp_path)
+    assert lines.counts.bad == 0
+    assert {name: [row["grpc"] for row in rows] for name, rows in found.items()} == {
+        f"{name}.log": [status] for name, (_, status) in GRPC.items()
+    }
 
 
 REFUSED: Final[list[tuple[list[str], str]]] = [

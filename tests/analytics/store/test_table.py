@@ -40,13 +40,16 @@ if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
 SLICES = 4
+NODES = {"not_found_drip", "not_found_loop", "abandoned_each_second", "same_segment_loop", "honours_retry_after"}
+"""Scenarios in the logs, each on a server of its own."""
 NOW_US = 1_900_000_000_000_000
 
 
 @cache
 def own() -> list[bytes]:
     """Slices of a log of our own, with storms that go on from one to the next, and lines that cannot be read."""
-    rows = sorted(write_all(5)[0][::12], key=lambda line: json.loads(line)["ts_us"])
+    some = (line for line in write_all(5)[0] if json.loads(line)["node"] in NODES)
+    rows = sorted(some, key=lambda line: json.loads(line)["ts_us"])
     size = len(rows) // SLICES
     slices = [rows[place * size : (place + 1) * size] for place in range(SLICES)]
     slices[1].insert(7, "garbage")
@@ -183,9 +186,9 @@ def test_requests_in_two_logs_count_once(tmp_path: Path) -> None:
     for number, (first, last) in enumerate([(0, 300), (250, 500), (450, 700), (900, 1000)]):
         (folder / f"{number}.log").write_bytes(proxied(first, last))
     assert same(folder, state).told.counts.doubled == 100
-    assert same(folder, state).table.notes == [f"4 files known from {state}, 0 read"]
+    assert ran(folder, state).table.notes == [f"4 files known from {state}, 0 read"]
     (folder / "4.log").write_bytes(proxied(950, 1200))
-    assert same(folder, state).told.counts.doubled == 150
+    assert ran(folder, state).told.counts.doubled == 150
     # One of the logs of a source grows: all of them are read again.
     with (folder / "3.log").open("ab") as file:
         file.write(proxied(1000, 1100))
@@ -218,12 +221,12 @@ def test_a_log_that_changes_takes_the_place_of_its_rows(logs: Path, tmp_path: Pa
     state, log = tmp_path / "state", logs / "a-0.jsonl"
     content = log.read_bytes()
     same(logs, state)
-    middle = content.index(b"\n", 50_000)
+    middle = content.index(b"\n", 20_000)
     log.write_bytes(content[:middle] + content[middle:].replace(b'"status":404', b'"status":503', 40))
     same(logs, state)
-    log.write_bytes(content[: content.index(b"\n", 90_000) + 1])
+    log.write_bytes(content[: content.index(b"\n", 40_000) + 1])
     expected = same(logs, state).rows
-    (tmp_path / "copy.jsonl").write_bytes(content[: content.index(b"\n", 70_000) + 1])
+    (tmp_path / "copy.jsonl").write_bytes(content[: content.index(b"\n", 30_000) + 1])
     assert ran([tmp_path / "copy.jsonl"], state).rows == expected
     log.rename(logs / "b.jsonl")
     log.write_bytes(own()[3].replace(b'"node":"', b'"node":"other-'))
