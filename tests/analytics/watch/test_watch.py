@@ -233,8 +233,8 @@ def test_a_state_of_other_logs_is_refused(tmp_path: Path, store: Store, watched:
 def day(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, list[Any]]:
     """A day's logs of several servers, and what the report finds in them."""
     logs = tmp_path_factory.mktemp("day") / "logs"
-    truth = simulate_logs(logs, 21, Set.STANDARD, sizes(lines=2_500, kind=Set.STANDARD))
-    assert len(truth.storms) > 5
+    truth = simulate_logs(logs, 21, Set.STANDARD, sizes(lines=5_000, kind=Set.STANDARD))
+    assert len(truth.storms) > 10
     return logs, sorted((one.storm, one.since_us, one.n) for one in reported(logs))
 
 
@@ -243,7 +243,7 @@ def test_catching_up_tells_what_the_report_finds(
     day: tuple[Path, list[Any]], tmp_path: Path, store: Store, monkeypatch: pytest.MonkeyPatch, busy: bool
 ) -> None:
     """Each storm of a day's logs of several servers once, as over, with all of its requests; on a busy machine, too."""
-    monkeypatch.setattr(followed, "BATCH", 1 << 18)
+    monkeypatch.setattr(followed, "BATCH", 1 << 19)
     if busy:
         monkeypatch.setattr(judge, "BUSY", 0.0)
         monkeypatch.setattr(judge, "BUSY_S", 3600.0)
