@@ -1,9 +1,9 @@
 """What a client costs: CPU time per MiB and per segment of tricklecast's clients, go-livepeer's and pytrickle's.
 
 Run it as ``python benchmarks/clients.py``; README.md in this folder describes the method. pytrickle takes part if
-``PYTRICKLE`` names a Python that has it installed;
-go-livepeer, if it can be built (benchmarks/references/go_livepeer.py). A client that takes longer than :data:`RUN_S` is
-killed, and its figure is missing.
+``PYTRICKLE`` names a Python that has it installed; go-livepeer, if it can be built
+(benchmarks/references/go_livepeer.py); the shortest program on asyncio (benchmarks/load/shortest.py) always, as the
+floor. A client that takes longer than :data:`RUN_S` is killed, and its figure is missing.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ RUN_S: Final = 30.0
 """A client may take so long for its work, in seconds: ten times as long as the slowest one needs."""
 
 ROUNDS: Final = 5
-OURS, GO = "tricklecast", "go-livepeer"
+OURS, FLOOR, GO = "tricklecast", "asyncio alone", "go-livepeer"
 LOAD: Final = (sys.executable, "-m", "benchmarks.load.client")
 WINDOW: Final = ("--window-segments", "4096", "--window-bytes", "256MiB", "--window-age-s", "3600")
 
@@ -89,7 +89,7 @@ WORKS: Final = (
 
 def clients() -> tuple[dict[str, list[str]], list[str]]:
     """The commands of the clients that are here, and why others are not."""
-    found, missing = {OURS: [*LOAD, OURS]}, []
+    found, missing = {OURS: [*LOAD, OURS], FLOOR: [*LOAD, "asyncio"]}, []
     try:
         found[GO] = [str(go_livepeer.built(go_livepeer.CLIENT))]
     except go_livepeer.NotBuiltError as error:

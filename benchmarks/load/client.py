@@ -110,7 +110,19 @@ def _wait_for(url: str) -> None:
         time.sleep(0.1)
 
 
-CLIENTS: dict[str, Callable[[Job], Awaitable[int]]] = {"feed": feed, "tricklecast": tricklecast, "pytrickle": pytrickle}
+async def shortest(job: Job) -> int:
+    """The floor: the shortest program that does the work."""
+    from benchmarks.load import shortest
+
+    return await shortest.run(job)
+
+
+CLIENTS: dict[str, Callable[[Job], Awaitable[int]]] = {
+    "feed": feed,
+    "tricklecast": tricklecast,
+    "asyncio": shortest,
+    "pytrickle": pytrickle,
+}
 
 
 async def warm_up(name: str, job: Job) -> None:
