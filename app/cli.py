@@ -26,7 +26,7 @@ import typer
 from typer.core import TyperCommand, TyperGroup
 
 from tricklecast.trickle import __version__
-from tricklecast.trickle.errors import ConnectionLost, InvalidChannelName, InvalidURL, TrickleError, needs
+from tricklecast.trickle.errors import ConnectionLost, InvalidChannelName, InvalidURL, MissingExtra, TrickleError, needs
 
 T = TypeVar("T")
 
@@ -55,12 +55,6 @@ class Mount:
     summary: str
     group: str = ""
     extra: tuple[str, str] | None = None
-
-
-class MissingExtra(TrickleError):
-    """An optional package is not installed. This counts as wrong usage."""
-
-    exit_code = 2
 
 
 _LIVE: Final = "Publish and subscribe"

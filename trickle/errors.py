@@ -57,6 +57,12 @@ class TrickleError(Exception):
     resume: Position | None = None
 
 
+class MissingExtra(TrickleError):
+    """An optional package is not installed. A command takes this for wrong usage."""
+
+    exit_code = 2
+
+
 class Fields:
     """Base class of what has the fields that its classes annotate, those of the first class first.
 

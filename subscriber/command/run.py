@@ -42,6 +42,16 @@ from tricklecast.trickle.client.retry import RECONNECT_S
 from tricklecast.trickle.errors import BrokenByPeer, ChannelNotFound, InvalidSeq, Position, TrickleError
 from tricklecast.trickle.terminal import RateMeter, Screen
 
+_FORMATS: Final = {wire.MPEG_TS: ("MPEG-TS", ".ts"), wire.MP4: ("fragmented MP4", ".mp4")}
+"""Of each media type of channels: what it is called, and how the name of its file ends."""
+
+_NAMED: Final = {
+    **dict.fromkeys((".ts", ".mts", ".m2ts"), wire.MPEG_TS),
+    **dict.fromkeys((".mp4", ".m4v", ".m4a", ".mov"), wire.MP4),
+    **dict.fromkeys((".mkv", ".mka", ".webm", ".avi", ".flv", ".ogg", ".ogv", ".mpg", ".mp3", ".aac", ".wav"), ""),
+}
+"""The media type that the end of a file's name promises; empty: one that no channel has."""
+
 VERSION: Final = 1
 """Of the JSON events (docs/reference/subscribe-events.md)."""
 
@@ -249,10 +259,8 @@ class _Run:
 
     async def _take(self, segment: Segment) -> None:
         self._segment = segment
-        name = self._request.output or ""
-        if self._progress.seq is None and name.lower().endswith(".ts") and segment.content_type == wire.MP4:
-            fits = "a name that ends with .mp4 would fit"
-            self._notes.append(f"the channel is fragmented MP4, and so is {name}; {fits}")
+        if self._progress.seq is None and (note := _misnamed(self._request, segment.content_type)):
+            self._notes.append(note)
         self._progress.begun(segment.seq, segment.lag)
         if segment.gap:
             await self._report.tell("gap", missed=segment.gap, before=segment.seq)
@@ -528,3 +536,14 @@ def open_output(request: Request, note: Callable[[str], None]) -> Output:
 def is_folder(target: str) -> bool:
     """Whether that names a folder, which gets a file per segment."""
     return target not in ("", "-") and (target.endswith(os.sep) or Path(target).is_dir())
+
+
+def _misnamed(request: Request, content_type: str) -> str:
+    """What is wrong with the name of a file that gets a channel's bytes as they come; empty if nothing is."""
+    path = Path(request.output or "")
+    promised = _NAMED.get(os.path.splitext(request.output or "")[1].lower(), content_type)
+    is_made_anew = is_joined(path) and not request.raw
+    if promised == content_type or content_type not in _FORMATS or is_made_anew:
+        return ""
+    name, fits = _FORMATS[content_type]
+    return f"the channel is {name}, and so is {path}; a name that ends with {fits} would fit"

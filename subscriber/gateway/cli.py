@@ -11,7 +11,7 @@ from urllib.parse import urlsplit
 
 import typer
 
-from tricklecast.trickle.errors import InvalidInput, InvalidURL, needs
+from tricklecast.trickle.errors import InvalidInput, InvalidURL, MissingExtra, needs
 from tricklecast.trickle.terminal import NO_CREDENTIALS, Credentials, Screen, checked, option, with_credentials
 
 if TYPE_CHECKING:
@@ -62,7 +62,7 @@ async def webrtc(
     try:
         from tricklecast.subscriber.gateway.whep import Gateway, GatewayOptions, serve
     except ModuleNotFoundError as error:
-        raise InvalidInput(f"gateway webrtc {needs(error.name or 'aiortc', 'webrtc')}") from None
+        raise MissingExtra(f"gateway webrtc {needs(error.name or 'aiortc', 'webrtc')}") from None
 
     screen = Screen()
     say = (lambda _: None) if quiet else screen.say

@@ -13,7 +13,7 @@ import typer
 
 from tricklecast.app.tools import EXIT_SIGNAL, interruptible
 from tricklecast.app.tools.demo.stage import DemoFailed, Stage
-from tricklecast.trickle.errors import needs
+from tricklecast.trickle.errors import MissingExtra, needs
 
 
 def demo(
@@ -56,7 +56,7 @@ def demo(
         raise typer.BadParameter("only with --cluster", param_hint="--ack")
     for package in ("nats",) if cluster else ("av", "pyspark"):
         if find_spec(package) is None:
-            raise DemoFailed(f"demo {needs(package, 'cluster' if cluster else 'all')}")
+            raise MissingExtra(f"demo {needs(package, 'cluster' if cluster else 'all')}")
     from rich.console import Console
 
     with ExitStack() as stack:

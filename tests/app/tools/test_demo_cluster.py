@@ -19,6 +19,7 @@ from tricklecast.app.cli import load
 from tricklecast.app.tools.demo import cli, cluster
 from tricklecast.app.tools.demo.processes import Processes
 from tricklecast.app.tools.demo.stage import DemoFailed, Stage
+from tricklecast.trickle.errors import MissingExtra
 
 
 def running(folder: Path) -> list[str]:
@@ -138,7 +139,7 @@ def test_a_wrong_frame_is_told() -> None:
 def test_a_missing_package_is_told(arguments: list[str], package: str, monkeypatch: pytest.MonkeyPatch) -> None:
     """One line, which says what to install, before anything is started."""
     monkeypatch.setattr(cli, "find_spec", lambda name: None)
-    with pytest.raises(DemoFailed, match=f"^demo needs {package}: pip install"):
+    with pytest.raises(MissingExtra, match=f"^demo needs {package}: pip install"):
         load("demo")(arguments, standalone_mode=False)
 
 

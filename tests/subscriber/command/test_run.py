@@ -337,17 +337,30 @@ def test_a_reader_who_leaves_the_pipe_is_a_normal_end(monkeypatch: pytest.Monkey
     run(main)
 
 
-def test_a_file_whose_name_belies_it_is_noted(tmp_path: Path) -> None:
-    """Fragmented MP4 in a file that is called .ts."""
+@pytest.mark.parametrize(
+    ("name", "content_type", "raw", "said"),
+    [
+        ("out.ts", "video/mp4", False, "the channel is fragmented MP4, and so is"),
+        ("out.AVI", "video/mp2t", False, "the channel is MPEG-TS, and so is"),
+        ("out.mp4", "video/mp2t", True, "the channel is MPEG-TS, and so is"),
+        ("out.ts", "video/mp2t", False, ""),
+        ("out.bin", "video/mp2t", False, ""),
+        ("out.avi", "application/json", False, ""),
+    ],
+)
+def test_a_file_whose_name_belies_it_is_noted(
+    name: str, content_type: str, raw: bool, said: str, tmp_path: Path
+) -> None:
+    """The bytes of a channel as they come, in a file that is called otherwise."""
 
     async def handler(exchange: Exchange) -> None:
         if exchange.tail == "0":
-            await exchange.segment(0, b"zero", Content_Type="video/mp4")
+            await exchange.segment(0, b"zero", Content_Type=content_type)
         else:
             await exchange.empty(closed="terminated")
 
-    _, said = told(handler, tmp_path / "out.ts", start="0")
-    assert said[0].startswith("warning: the channel is fragmented MP4, and so is ")
+    _, lines = told(handler, tmp_path / name, start="0", raw=raw)
+    assert [said in line for line in lines if "would fit" in line] == [True] * bool(said)
 
 
 class TestWaiting:
