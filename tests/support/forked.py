@@ -4,18 +4,17 @@ To import the server takes a second of processor time, a fork takes a hundredth,
 processes. What a test starts is still a process with its own arguments, environment, standard streams, signals and exit
 code. There are three::
 
-    test --Popen--> relay (this file's other half) --Unix socket--> nursery --fork--> the command
+    test --Popen--> relay (a small program) --Unix socket--> nursery --fork--> the command
 
-The relay hands its standard streams over, passes SIGINT, SIGTERM and SIGHUP on, and ends as the command ends. If the
-relay is killed, the nursery kills the command soon after; a test that kills the command, or that looks at its process,
-asks for its id (:func:`command_of`).
+The relay (`tests/support/relay.py`) hands its standard streams over, passes SIGINT, SIGTERM and SIGHUP on, and ends as
+the command ends. If the relay is killed, the nursery kills the command soon after; a test that kills the command, or
+that looks at its process, asks for its id (:func:`command_of`).
 """
 
 from __future__ import annotations
 
 import atexit
 import gc
-import json
 import os
 import runpy
 import select
@@ -28,13 +27,18 @@ import sys
 import tempfile
 import threading
 from contextlib import suppress
+from dataclasses import dataclass
 from functools import cache
+from importlib import import_module
 from io import TextIOWrapper
 from pathlib import Path
 from typing import Any
 
+from tests.support.relay import send
+
 ROOT = Path(__file__).parents[2]
 MAIN = ROOT / "tricklecast" / "__main__.py"
+RELAY = Path(__file__).with_name("relay.py")
 HEADER = struct.Struct("I")
 CODE = struct.Struct("i")
 
@@ -51,7 +55,7 @@ def forked(
         preload: a library that the nursery, and so each command, loads first.
     """
     program = str(script or MAIN)
-    return [sys.executable, "-I", "-S", __file__, "relay", _nursery(module, preload), program, *map(str, arguments)]
+    return [sys.executable, "-I", "-S", str(RELAY), _nursery(module, preload), program, *map(str, arguments)]
 
 
 @cache
@@ -88,39 +92,28 @@ def command_of(relay: int, module: str = "tests.support.forked") -> int:
     """The id of the process that a relay has started; ``module`` as for :func:`forked`."""
     with socket.socket(socket.AF_UNIX) as nursery:
         nursery.connect(_nursery(module, ""))
-        _send(nursery, [], {"relay": relay})
+        send(nursery, relay, [])
         pid: int = CODE.unpack(nursery.recv(CODE.size))[0]
     assert pid, "it runs"
     return pid
 
 
-def _send(nursery: socket.socket, streams: list[int], order: dict[str, Any]) -> None:
-    data = json.dumps(order).encode()
-    socket.send_fds(nursery, [HEADER.pack(len(data))], streams)
-    nursery.sendall(data)
+@dataclass(frozen=True)
+class Order:
+    """What a relay has sent; without arguments, it is a question for the process that it has started."""
 
+    relay: int
+    folder: str
+    arguments: list[str]
+    environment: dict[bytes, bytes]
 
-def relay(path: str, arguments: list[str]) -> None:
-    """Has a command run, and ends as it ends."""
-    with socket.socket(socket.AF_UNIX) as nursery:
-        nursery.connect(path)
-        passed_on = signal.SIGINT, signal.SIGTERM, signal.SIGHUP
-        what = {"arguments": arguments, "environment": dict(os.environ), "folder": os.getcwd(), "relay": os.getpid()}
-        before = signal.pthread_sigmask(signal.SIG_BLOCK, passed_on)  # until the order is out
-        for number in passed_on:
-            if signal.getsignal(number) is not signal.SIG_IGN:
-                signal.signal(number, lambda number, _: nursery.send(bytes([number])))
-        _send(nursery, [0, 1, 2], what)
-        signal.pthread_sigmask(signal.SIG_SETMASK, before)
-        nothing = os.open(os.devnull, os.O_RDWR)
-        for descriptor in range(3):
-            os.dup2(nothing, descriptor)
-        (code,) = CODE.unpack(nursery.recv(CODE.size))
-    if code < 0:
-        with suppress(OSError):  # nobody handles SIGKILL
-            signal.signal(-code, signal.SIG_DFL)
-        os.kill(os.getpid(), -code)
-    os._exit(code)
+    @classmethod
+    def parse(cls, data: bytes) -> Order:
+        """See :func:`tests.support.relay.send`."""
+        relay, size, *texts = data.split(b"\0")
+        folder, *arguments = [os.fsdecode(text) for text in texts[: int(size)]] or [""]
+        pairs = (text.partition(b"=") for text in texts[int(size) :])
+        return cls(int(relay), folder, arguments, {name: value for name, _, value in pairs})
 
 
 def nursery(path: str) -> None:
@@ -159,13 +152,13 @@ def nursery(path: str) -> None:
                     connection.close()
                     continue
                 (size,) = HEADER.unpack(header)
-                order = json.loads(connection.recv(size, socket.MSG_WAITALL))
-                if "arguments" not in order:
+                order = Order.parse(connection.recv(size, socket.MSG_WAITALL))
+                if not order.arguments:
                     with connection:
-                        connection.sendall(CODE.pack(commands.get(order["relay"], 0)))
+                        connection.sendall(CODE.pack(commands.get(order.relay, 0)))
                     continue
                 if pid := os.fork():
-                    relays[connection] = commands[order["relay"]] = pid
+                    relays[connection] = commands[order.relay] = pid
                     for descriptor in streams:
                         os.close(descriptor)
                     continue
@@ -192,7 +185,7 @@ def _reap(relays: dict[socket.socket, int]) -> None:
             connection.close()
 
 
-def _become(order: dict[str, Any], streams: list[int]) -> None:
+def _become(order: Order, streams: list[int]) -> None:
     """Makes this process what was ordered."""
     signal.set_wakeup_fd(-1)
     signal.signal(signal.SIGCHLD, signal.SIG_DFL)
@@ -201,9 +194,9 @@ def _become(order: dict[str, Any], streams: list[int]) -> None:
         os.dup2(stream, descriptor)
         os.close(stream)
     os.environ.clear()
-    os.environ.update(order["environment"])
-    os.chdir(order["folder"])
-    sys.argv = order["arguments"]
+    os.environb.update(order.environment)
+    os.chdir(order.folder)
+    sys.argv = order.arguments
     if sys.argv[0] == str(MAIN):
         globals()["__package__"] = "tricklecast"
     if "PYTHONUNBUFFERED" in os.environ and isinstance(sys.stdout, TextIOWrapper):
@@ -238,15 +231,52 @@ def _run() -> None:
     os._exit(code if isinstance(code, int) else 0 if code is None else 1)
 
 
+LATE = (
+    # What libraries import when they are first used, and so each fork otherwise: a third of what a command takes.
+    "anyio._backends._asyncio",
+    "encodings.ascii",
+    "encodings.idna",
+    "nats.js",
+    "pydantic.v1",
+    "typer._adapters",
+    "typer._click.decorators",
+    "uvicorn.lifespan.off",
+    # What commands import when they need it.
+    "tricklecast.app.cluster.member",
+    "tricklecast.app.tools.stress.runner",
+    "tricklecast.publisher.ingest.sessions",
+    "tricklecast.publisher.media.source",
+    "tricklecast.publisher.media.testsrc",
+    "tricklecast.publisher.raw",
+    "tricklecast.publisher.run",
+    "tricklecast.subscriber.check.probe",
+    "tricklecast.subscriber.command.clip",
+    "tricklecast.subscriber.command.run",
+    "tricklecast.subscriber.relay.run",
+    "tricklecast.trickle.client.waking",
+)
+
+
 def import_all() -> None:
     """Imports what commands would."""
-    import tricklecast.app.server
-    import tricklecast.publisher.run
-    import tricklecast.subscriber.command.run  # noqa: F401
+    import tricklecast.app.server  # noqa: F401
     from tricklecast.app.cli import load
 
-    for name in ("serve", "publish", "subscribe", "channels", "check", "conformance", "stress"):
+    for name in (
+        "serve",
+        "publish",
+        "ingest",
+        "subscribe",
+        "clip",
+        "relay",
+        "channels",
+        "check",
+        "conformance",
+        "stress",
+    ):
         load(name)
+    for late in LATE:
+        import_module(late)
 
 
 def serve_forks(path: str) -> None:
@@ -258,6 +288,4 @@ def serve_forks(path: str) -> None:
 
 
 if __name__ == "__main__":
-    if sys.argv[1] == "relay":
-        relay(sys.argv[2], sys.argv[3:])
     serve_forks(sys.argv[2])
