@@ -13,7 +13,6 @@ import os
 import resource
 import signal
 import subprocess
-import sys
 import tempfile
 from collections.abc import Awaitable, Callable, Iterator
 from functools import partial
@@ -23,6 +22,7 @@ from typing import Any
 import pytest
 
 from tests.app.test_access_log import all_lines, make, record, run, written
+from tests.support.forked import python
 from tests.support.logs import read_log
 from tests.support.waiting import WITHIN_S, until
 from tricklecast.app import access_log
@@ -40,7 +40,7 @@ def scenario(name: str, *arguments: object, out: Any = None) -> str:
     """Run a function of this file in a program of its own, and return what it prints."""
     program = f"import sys; from {__name__} import *; {name}(*sys.argv[1:])"
     done = subprocess.run(
-        [sys.executable, "-c", program, *map(str, arguments)],
+        [python(), "-c", program, *map(str, arguments)],
         stdout=subprocess.PIPE if out is None else out,
         text=True,
         timeout=WITHIN_S,

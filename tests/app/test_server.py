@@ -17,6 +17,7 @@ from typing import cast
 import httpx
 import pytest
 
+from tests.support.forked import forked, python
 from tests.support.local import local_server
 from tests.support.logs import read_log
 from tests.support.waiting import WITHIN_S, eventually
@@ -58,7 +59,7 @@ def test_a_signal_during_the_start_is_not_forgotten(
 
 def test_signals_that_come_while_a_server_exits_change_nothing() -> None:
     """An impatient Ctrl-C, or a reload in the last moment: the exit code is that of the first signal."""
-    started = [sys.executable, "-m", "tricklecast", "serve", "--port", "0"]
+    started = forked("serve", "--port", "0")
     with subprocess.Popen(started, stdout=subprocess.PIPE, text=True) as process:
         assert process.stdout is not None
         process.stdout.readline()
@@ -75,8 +76,7 @@ def test_a_server_whose_event_loop_stands_still_ends(tmp_path: Path) -> None:
     script = tmp_path / "hangs.py"
     script.write_text(HANGS)
     with subprocess.Popen(
-        [sys.executable, script],
-        env={**os.environ, "PYTHONPATH": str(Path(__file__).parents[2])},
+        forked(script=script),
         stdout=subprocess.PIPE,
         stderr=subprocess.PIPE,
         text=True,
@@ -325,9 +325,8 @@ serve(Settings(port=0, shutdown_drain_s=0.1, shutdown_deadline_s=1), lambda base
 )
 def test_a_program_beside_the_server(body: str, code: int, said: str) -> None:
     """It hears of what happens. What it raises stops the server, and is raised; its end stops nothing."""
-    command = [sys.executable, "-P", "-c", PROGRAM.format(body=body)]
-    environment = {**os.environ, "PYTHONPATH": str(Path(__file__).parents[2])}
-    process = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, env=environment)
+    command = [python(), "-c", PROGRAM.format(body=body)]
+    process = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
     assert process.stdout is not None
     base = process.stdout.readline().strip()
     assert httpx.post(f"{base}/a", trust_env=False).status_code == 200

@@ -6,14 +6,13 @@ import select
 import socket
 import stat
 import subprocess
-import sys
 from pathlib import Path
 from urllib.parse import quote
 
 import pytest
 from typer.testing import CliRunner
 
-from tests.support.forked import forked
+from tests.support.forked import forked, python
 from tests.support.logs import logged
 from tests.support.waiting import WITHIN_S
 from tricklecast.app.cli import cli
@@ -122,18 +121,18 @@ def test_a_unix_socket_has_a_path(path: str, why: str) -> None:
 
 ACTIVATED = """
 import os, sys
-os.dup2(int(sys.argv[1]), 3, inheritable=True)
-os.environ |= {"LISTEN_PID": str(os.getpid()), "LISTEN_FDS": sys.argv[2]}
-os.execv(sys.executable, [sys.executable, "-m", "tricklecast", "serve", "--shutdown-drain-s", "0"])
+os.dup2(0, 3)
+os.environ |= {"LISTEN_PID": str(os.getpid()), "LISTEN_FDS": "1"}
+sys.argv = ["tricklecast", "serve", "--shutdown-drain-s", "0"]
+from tricklecast.__main__ import main
+main()
 """
 
 
-def activated(listening: socket.socket, count: int = 1) -> subprocess.Popen[str]:
+def activated(listening: socket.socket) -> subprocess.Popen[str]:
     """A server that gets its socket as from systemd."""
-    command = [sys.executable, "-c", ACTIVATED, str(listening.fileno()), str(count)]
-    return subprocess.Popen(
-        command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, pass_fds=(listening.fileno(),)
-    )
+    command = [python(), "-c", ACTIVATED]
+    return subprocess.Popen(command, stdin=listening, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
 
 
 def test_a_restart_behind_systemds_socket_has_no_closed_port() -> None:

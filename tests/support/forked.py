@@ -32,6 +32,7 @@ from functools import cache
 from importlib import import_module
 from io import TextIOWrapper
 from pathlib import Path
+from types import ModuleType
 from typing import Any
 
 from tests.support.relay import send
@@ -56,6 +57,38 @@ def forked(
     """
     program = str(script or MAIN)
     return [sys.executable, "-I", "-S", str(RELAY), _nursery(module, preload), program, *map(str, arguments)]
+
+
+@cache
+def python() -> str:
+    """A stand-in for :data:`sys.executable`: runs ``-m MODULE``, ``-c PROGRAM`` and programs in files as forks.
+
+    For what starts processes of its own, and for programs that import the server. What it starts is the relay, as with
+    :func:`forked`: not for a test that stops the process (SIGSTOP).
+    """
+    path = Path(_nursery("tests.support.forked", "")).with_name("python")
+    path.write_text(
+        f"#!{sys.executable} -IS\n"
+        "import sys\n"
+        f"sys.path.append({str(RELAY.parent)!r})\n"
+        "from relay import relay\n"
+        f"relay({str(path.with_name('socket'))!r}, *sys.argv[1:])\n"
+    )
+    path.chmod(0o700)
+    return str(path)
+
+
+def forked_deep(*arguments: str) -> list[str]:
+    """As :func:`forked`, for a command that starts processes itself: they are forks, too."""
+    return [python(), "-c", _DEEP, python(), *arguments]
+
+
+_DEEP = """
+import sys
+sys.executable = sys.argv.pop(1)
+from tricklecast.__main__ import main
+main()
+"""
 
 
 @cache
@@ -197,6 +230,8 @@ def _become(order: Order, streams: list[int]) -> None:
     os.environb.update(order.environment)
     os.chdir(order.folder)
     sys.argv = order.arguments
+    if sys.argv[:2] == ["-m", "tricklecast"]:
+        sys.argv[:2] = [str(MAIN)]
     if sys.argv[0] == str(MAIN):
         globals()["__package__"] = "tricklecast"
     if "PYTHONUNBUFFERED" in os.environ and isinstance(sys.stdout, TextIOWrapper):
@@ -211,6 +246,12 @@ def _run() -> None:
     try:
         if sys.argv[0] == str(MAIN):
             main()
+        elif sys.argv[0] == "-m":
+            del sys.argv[0]
+            runpy.run_module(sys.argv[0], run_name="__main__", alter_sys=True)
+        elif sys.argv[0] == "-c":
+            main_module = sys.modules["__main__"] = ModuleType("__main__")
+            exec(sys.argv.pop(1), main_module.__dict__)
         else:
             sys.path.insert(0, os.path.dirname(sys.argv[0]))
             runpy.run_path(sys.argv[0], run_name="__main__")

@@ -18,6 +18,7 @@ import httpx
 import pytest
 
 from tests.app.access.signing import SECRET, token
+from tests.app.sources.conftest import COMMAND
 from tests.publisher.media.clips import make_clip
 from tests.publisher.media.test_inputs import UdpCamera
 from tests.support.certificates import make_certificate
@@ -245,8 +246,11 @@ def test_a_reader_that_leaves_waits_no_more(monkeypatch: pytest.MonkeyPatch) -> 
             assert client.get("/trickle/cam/0").status_code == 503
 
 
-def test_a_camera_by_rtsp_with_a_password(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+def test_a_camera_by_rtsp_with_a_password(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """Its pictures are published; neither the process's command line nor the log has the password."""
+    monkeypatch.setattr(source, "COMMAND", COMMAND)
     with UdpCamera(make_clip(tmp_path / "clip.ts", audio=None)) as camera:
         url = camera.url.replace("rtsp://", "rtsp://me:secret@") + "?key=abcdef"
         options = {"url": url, "when": "demand", "input_options": {"rtsp_transport": "udp"}}

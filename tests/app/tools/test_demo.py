@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-import os
 import signal
 import subprocess
-import sys
 from pathlib import Path
 
 import pytest
 
+from tests.app.tools.test_demo_cluster import running
+from tests.support.forked import forked_deep
 from tests.support.local import local_server
 from tests.support.waiting import WITHIN_S, eventually
 from tricklecast.app.tools.demo import media
@@ -49,31 +49,21 @@ def test_the_naive_client_repeats_its_request(monkeypatch: pytest.MonkeyPatch) -
         server.record(op=Op.DELETE, channel="fault")
 
 
-def has_processes(group: int) -> bool:
-    """Whether a group of processes has one, be it one that has ended and of whose end nobody has heard yet."""
-    try:
-        os.killpg(group, 0)
-    except ProcessLookupError:
-        return False
-    return True
-
-
 @pytest.mark.parametrize(
     ("number", "code"), [(signal.SIGINT, 130), pytest.param(signal.SIGTERM, 143, marks=pytest.mark.long)]
 )
 def test_a_signal_leaves_no_process(number: signal.Signals, code: int, tmp_path: Path) -> None:
     """Ctrl-C or SIGTERM during publishing ends the server, the publishers and the subscribers."""
     clip = tmp_path / "clip.mp4"
-    media.encode(clip, seconds=60, rate=5, size="160x90")
-    command = [sys.executable, "-m", "tricklecast", "demo", "--clip", str(clip), "--work-dir", str(tmp_path)]
-    with subprocess.Popen(
-        command, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, start_new_session=True
-    ) as process:
+    media.encode(clip, seconds=60, rate=1, size="160x90")
+    command = forked_deep("demo", "--clip", str(clip), "--work-dir", str(tmp_path))
+    with subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE) as process:
         try:
             eventually(lambda: (tmp_path / "film-1.ts").exists() and (tmp_path / "film-1.ts").stat().st_size)
+            assert len(running(tmp_path)) >= 4
             process.send_signal(number)
             _, said = process.communicate(timeout=WITHIN_S)
             assert (process.returncode, b"Traceback" in said) == (code, False)
-            eventually(lambda: not has_processes(process.pid), what="the group has no process left")
+            assert running(tmp_path) == []
         finally:
             process.kill()

@@ -14,6 +14,7 @@ from pathlib import Path
 import pytest
 from rich.console import Console
 
+from tests.support.forked import command_of, python
 from tests.support.waiting import WITHIN_S, eventually
 from tricklecast.app.cli import load
 from tricklecast.app.tools.demo import cli, cluster
@@ -58,6 +59,16 @@ def test_a_node_is_lost(level: str, said: list[str], tmp_path: Path, monkeypatch
     monkeypatch.setattr(cluster, "LEASE_S", 1.0)
     monkeypatch.setattr(cluster, "SLACK_S", WITHIN_S)  # the machine may be busy
     monkeypatch.setattr(cluster, "FRAME_S", 0.005)
+    monkeypatch.setattr(sys, "executable", python())
+    kill = Processes.kill
+
+    def kill_fork(processes: Processes, name: str) -> None:
+        """The fork ends at once, and not when its nursery has noticed that its relay is gone."""
+        if "-" in name and processes._started[name].returncode is None:  # a node
+            os.kill(command_of(processes._started[name].pid), signal.SIGKILL)
+        kill(processes, name)
+
+    monkeypatch.setattr(Processes, "kill", kill_fork)
     stage = Stage(tmp_path, Console(file=StringIO()))
     asyncio.run(cluster.show(stage, cluster.nats_server(), [level]))
     assert stage.held, stage.checks

@@ -6,7 +6,6 @@ import multiprocessing
 import os
 import signal
 import subprocess
-import sys
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -16,6 +15,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from tests.app.core.support import Told
+from tests.support.forked import python
 from tests.support.waiting import WITHIN_S
 from tricklecast.app.core.limits import UNLIMITED, Capacity, Limits
 from tricklecast.app.core.registry import Registry
@@ -80,9 +80,7 @@ def in_processes(count: int, work: Callable[[int], None]) -> list[int | None]:
 def alone(function: Callable[[], None]) -> None:
     """Call a function of a test module in a program of its own, which may fork: pytest's process has threads."""
     program = f"from {function.__module__} import {function.__name__}; {function.__name__}()"
-    done = subprocess.run(
-        [sys.executable, "-c", program], cwd=ROOT, stderr=subprocess.PIPE, text=True, timeout=2 * WITHIN_S
-    )
+    done = subprocess.run([python(), "-c", program], cwd=ROOT, stderr=subprocess.PIPE, text=True, timeout=2 * WITHIN_S)
     assert done.returncode == 0, done.stderr
 
 

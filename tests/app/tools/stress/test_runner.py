@@ -13,7 +13,7 @@ import pytest
 import typer
 
 from tests.app.tools.stress.faulty import Answer, BodyOf, Spoil, faulty_server
-from tests.support.forked import forked
+from tests.support.forked import forked_deep
 from tests.support.local import LocalServer, local_server
 from tests.support.peers import run
 from tests.support.waiting import WITHIN_S, eventually, until
@@ -218,7 +218,7 @@ def test_cancelled_it_leaves_nothing() -> None:
 def test_ctrl_c_shows_what_came_so_far() -> None:
     """The first Ctrl-C ends the channels, prints the report, and is the exit code."""
     with local_server() as server:
-        started = forked("stress", url_of(server), "-p", "2", "-s", "1", "--for", "10m", "--json")
+        started = forked_deep("stress", url_of(server), "-p", "2", "-s", "1", "--for", "10m", "--json")
         with subprocess.Popen(started, stdout=subprocess.PIPE, text=True) as process:
             try:
                 read = (Op.READ, 200)
