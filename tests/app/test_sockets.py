@@ -132,7 +132,9 @@ main()
 def activated(listening: socket.socket) -> subprocess.Popen[str]:
     """A server that gets its socket as from systemd."""
     command = [python(), "-c", ACTIVATED]
-    return subprocess.Popen(command, stdin=listening, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
+    return subprocess.Popen(
+        command, stdin=listening.fileno(), stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
+    )
 
 
 def test_a_restart_behind_systemds_socket_has_no_closed_port() -> None:
