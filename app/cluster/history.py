@@ -27,9 +27,9 @@ that comes back. Its reign tells the reader that another feed begins.
 **Headers.** ``Trickle-Generation: <epoch>.<generation>`` of the records; ``Trickle-Live: <generation>@<sequence>``,
 ``@0`` for the message itself, ``0@0`` for none; ``Trickle-Writer: <reign>.<number>.<random>``, unique.
 
-**A lost stream**, or one that was put back to an older copy (:mod:`~tricklecast.app.cluster.streams`), is written anew
-by every owner; so is a history that nears the age at which its stream forgets. In a new stream the fence is gone, but
-what it refuses is refused all the same: no number of the stream before comes back
+**A lost stream**, or one that was emptied or put back to an older copy (:mod:`~tricklecast.app.cluster.streams`), is
+written anew by every owner; so is a history that nears the age at which its stream forgets. In a new stream the fence
+is gone, but what it refuses is refused all the same: no number of the stream before comes back
 (:mod:`~tricklecast.app.cluster.jetstream`), so a deposed owner names a message that is not there. In two cases its
 write gets through: numbers come back in an older copy of the same stream, and an owner that has written nothing yet
 names no message. Then its publisher is not answered 200 either, since the lease is asked behind the history
@@ -279,15 +279,21 @@ class Writer:
 
     # What is written.
 
-    def look(self, oldest: float, *, is_lost: bool) -> None:
+    def look(self, oldest: float) -> None:
         """The stream was looked at: there may be room again, or it is not what it was.
 
         Args:
             oldest: a generation that began before is written again.
         """
-        if is_lost or (self._live is not None and self._live.began_at < oldest):
+        if self._live is not None and self._live.began_at < oldest:
             self._renewal = True
         self._wake.set()
+
+    async def has_last(self, connection: Connection) -> bool:
+        """Whether the last message that it has written, or one behind it, is there."""
+        seq = self.last
+        found = await connection.last(self.stream.name, self.subject)
+        return found is not None and found.seq >= seq
 
     def _heard(self) -> None:
         if self._gathering is None:
@@ -322,6 +328,9 @@ class Writer:
                 except _Anew:
                     self._counters["lost_histories"] += 1
                     logger.warning("the history of %r was lost in NATS, and is written again", self.channel.name)
+                    lost = self._live or self._new
+                    if lost is not None and lost.began_at > self.stream.lost_at:  # else this loss is known
+                        self.stream.lost_at = time.monotonic()
                     self._drop()
                     self._at, self._acked = (0, 0), -1
         finally:

@@ -89,7 +89,7 @@ class Quorum:
         leave: Callable[[Channel], None] | None = None,
         options: StreamOptions | None = None,
     ) -> None:
-        self.streams = Streams(nats, name, options or StreamOptions(), self._looked_at)
+        self.streams = Streams(nats, name, options or StreamOptions(), self._has_last, self._looked_at)
         self.recovering: dict[str, asyncio.Task[OwnedChannel | None]] = {}
         self._shared = Shared(self.streams, registry.budget, to_us, confirmed)
         self._registry, self._clock, self._to_time = registry, clock, to_time
@@ -298,11 +298,18 @@ class Quorum:
                 if (running := self._running.get(name)) is not None and running.writer is writer:
                     del self._running[name]
 
-    def _looked_at(self, stream: Stream, is_lost: bool) -> None:
-        oldest = time.monotonic() - self.streams.options.max_age_s / 2
-        for running in self._running.values():
-            if running.writer.stream is stream:
-                running.writer.look(oldest, is_lost=is_lost)
+    def _writers(self, stream: Stream) -> list[Writer]:
+        return [one.writer for one in self._running.values() if one.writer.stream is stream and not one.writer.over]
+
+    async def _has_last(self, stream: Stream, connection: Connection) -> bool:
+        writers = self._writers(stream)
+        newest = max(writers, key=lambda writer: writer.last, default=None)
+        return newest is None or not newest.last or await newest.has_last(connection)
+
+    def _looked_at(self, stream: Stream) -> None:
+        oldest = max(stream.lost_at, time.monotonic() - self.streams.options.max_age_s / 2)
+        for writer in self._writers(stream):
+            writer.look(oldest)
 
 
 def _held(channel: Channel) -> tuple[HeldSegment, ...] | None:

@@ -7,8 +7,10 @@ channel belongs to one by its name.
 acknowledged. From :data:`HOLD` of the room on it is *held*: owners write new generations only, which are shorter than
 what they replace, so there is room to make room.
 
-**Lost.** A stream that was deleted is made again. That, or that it was put back to an older copy, is noticed within
-:data:`LOOK_S`, and its writers are told.
+**Lost.** A stream may be deleted, emptied, or put back to an older copy of itself, and others may have written to it
+since. Each of these takes the newest messages. So a node looks, each :data:`LOOK_S`, whether the message that it has
+written last is there; and a writer may find, when it writes, that its own is not. Then all writers of the node write
+anew what they have begun before.
 """
 
 from __future__ import annotations
@@ -16,6 +18,7 @@ from __future__ import annotations
 import asyncio
 import logging
 import random
+import time
 from collections import Counter
 from collections.abc import Awaitable, Callable, Coroutine, Iterable, Mapping
 from dataclasses import dataclass, field
@@ -77,9 +80,8 @@ class Stream:
 
     Attributes:
         held: it is nearly full. replicas: of it. room: its bytes. used: of these.
-        created: another time: it was lost, and made again. last: the highest sequence number; a lower one: it was put
-            back to an older copy.
-        written: bytes from here since then.
+        found: whether it was there. written: bytes from here since then.
+        lost_at: when it was noticed last that messages are lost, on the clock of :func:`time.monotonic`.
     """
 
     name: str
@@ -88,9 +90,9 @@ class Stream:
     replicas: int = 0
     room: int = 0
     used: int = 0
-    created: str = ""
-    last: int = 0
+    found: bool = False
     written: int = 0
+    lost_at: float = 0.0
     lock: asyncio.Lock = field(default_factory=asyncio.Lock)
 
 
@@ -99,20 +101,26 @@ class Streams:
 
     Args:
         nats: where it is. name: of this node. options: see there.
-        looked_at: told of each stream that was looked at, and whether what was in it is lost.
+        has_last: whether a stream has the message that this node has written last. looked_at: told of each stream that
+            was looked at.
 
     Attributes:
         counters: what has happened, for metrics. by_name: the streams.
     """
 
     def __init__(
-        self, nats: NatsOptions, name: str, options: StreamOptions, looked_at: Callable[[Stream, bool], None]
+        self,
+        nats: NatsOptions,
+        name: str,
+        options: StreamOptions,
+        has_last: Callable[[Stream, Connection], Awaitable[bool]],
+        looked_at: Callable[[Stream], None],
     ) -> None:
         self.options = options
         self.counters: Counter[str] = Counter()
         self._streams = [Stream(f"{nats.bucket.upper()}-{k}", f"{nats.bucket}.{k}") for k in range(PARTITIONS)]
         self.by_name = {stream.name: stream for stream in self._streams}
-        self._nats, self._name, self._looked_at = nats, name, looked_at
+        self._nats, self._name, self._has_last, self._looked_at = nats, name, has_last, looked_at
         self._connection: Connection | None = None
         self._connecting = asyncio.Lock()
         self._failed_at = 0.0  # when NATS could not be reached, by the event loop's time
@@ -134,7 +142,7 @@ class Streams:
     @property
     def failing(self) -> bool:
         """Whether some channels cannot be written: a stream could not be made, or has no room left."""
-        return any(stream.held or not stream.created for stream in self._streams)
+        return any(stream.held or not stream.found for stream in self._streams)
 
     def of(self, channel: str) -> tuple[Stream, str]:
         """The stream and the subject of a channel."""
@@ -220,7 +228,11 @@ class Streams:
                     "duplicate_window": round(min(120.0, self.options.max_age_s) * 1e9),
                     "allow_direct": True,
                 }
-                self._found(stream, await (await self.connected()).find_or_make(config, within_s=MAKE_S))
+                connection = await self.connected()
+                info = await connection.find_or_make(config, within_s=MAKE_S)
+                if not await self._has_last(stream, connection):
+                    stream.lost_at = time.monotonic()
+                self._found(stream, info)
         except Unreachable as error:
             self.trouble(error)
             return False
@@ -230,7 +242,7 @@ class Streams:
         """Look at the streams that are used, or could not be made, for ever."""
         while True:
             await asyncio.sleep(LOOK_S)
-            missing = {name for name, stream in self.by_name.items() if not stream.created}
+            missing = {name for name, stream in self.by_name.items() if not stream.found}
             await asyncio.gather(*map(self.look, missing.union(used())))
 
     async def purge(self, stream: Stream, subject: str, below: int) -> bool:
@@ -243,15 +255,13 @@ class Streams:
 
     def _found(self, stream: Stream, info: Mapping[str, Any]) -> None:
         state, config = info["state"], info["config"]
-        is_another = bool(stream.created) and stream.created != info["created"]
-        is_lost = is_another or state["last_seq"] < stream.last
-        stream.created, stream.last = info["created"], state["last_seq"]
+        stream.found = True
         stream.replicas, stream.room, stream.used = config["num_replicas"], config["max_bytes"], state["bytes"]
         is_held = stream.used > HOLD * stream.room
         if is_held and not stream.held:
             self.trouble(Full(f"the stream {stream.name} has {stream.used} of {stream.room} bytes"))
         stream.held = is_held
-        self._looked_at(stream, is_lost)
+        self._looked_at(stream)
 
 
 async def rest(attempt: int) -> None:

@@ -342,7 +342,7 @@ async def _die_with_each(nats: NatsServer, arrives: Callable[[int], bool]) -> No
                     publish(seq)
 
         node.way.meanwhile = meanwhile
-        node.quorum._running["c"].writer.look(1e12, is_lost=False)  # write all again
+        node.quorum._running["c"].writer.look(1e12)  # write all again
         await until_dead_or(lambda: len(acknowledged) == 12)  # noqa: B023
         await asyncio.sleep(0.01)  # a message that has not arrived in this time counts as one that does not
         await node.kill()

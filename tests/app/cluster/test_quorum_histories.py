@@ -99,7 +99,7 @@ class History:
                         self.shared.now += dice.choice([0.1, 1.0, 6.0])
                         registry.expire(self.shared.now)
                     case 2:
-                        node.quorum._running[NAME].writer.look(1e12, is_lost=False)  # a new generation
+                        node.quorum._running[NAME].writer.look(1e12)  # a new generation
                     case 3 if opened:
                         registry.close_segment(NAME, dice.choice(opened).segment.seq, now, truncate=True)
                     case _:

@@ -30,9 +30,9 @@ async def ask(node: Node, verb: str, name: str = "c", body: Any = None) -> dict[
     return await (await node.quorum.streams.connected()).ask(verb, stream.name, body)
 
 
-async def wait_stored(node: Node) -> None:
+async def wait_stored(node: Node, name: str = "c") -> None:
     """Wait until all is acknowledged, as a publisher does that comes back after each 503."""
-    while not await node.stored():
+    while not await node.stored(name):
         pass
 
 
@@ -45,7 +45,7 @@ async def test_nodes_make_the_streams_at_the_same_time(nats: NatsServer) -> None
     for node in nodes:
         found = node.quorum.streams.by_name.values()
         assert {(stream.replicas, stream.room) for stream in found} == {(1, shared.options.max_bytes // 16)}
-        assert len({stream.created for stream in found}) == 16
+        assert all(stream.found for stream in found)
     await shared.stop()
 
 
@@ -183,6 +183,64 @@ async def test_a_stream_that_was_put_back(monkeypatch: pytest.MonkeyPatch) -> No
 
 
 @in_loop
+async def test_a_stream_that_was_put_back_and_has_grown_since() -> None:
+    """The owner of a channel that is silent notices, though another node has passed the number that was the last."""
+    with nats_server() as server:
+        shared = cluster(server.url)
+        silent, busy = await shared.node(), await shared.node()
+        silent.publish(0, b"a")
+        await wait_stored(silent)
+        copy = server.save()
+        silent.publish(1, b"a")
+        await wait_stored(silent)
+        stream, other = silent.quorum.streams.of("c")[0], _neighbour(silent)
+        assert await silent.quorum.streams.look(stream.name)
+        server.roll_back(copy)
+        for seq in range(5):
+            busy.publish(seq, b"b", other)
+            await wait_stored(busy, other)
+        while not await silent.quorum.streams.look(stream.name):
+            pass
+        await until(lambda: silent.quorum.counters["lost_histories"] == 1)
+        await wait_stored(silent)
+        channel = await busy.recover()
+        assert channel is not None
+        assert bodies(channel) == {0: b"a", 1: b"a"}
+        await shared.stop()
+
+
+@in_loop
+async def test_a_stream_that_was_emptied(nats: NatsServer) -> None:
+    """All channels of a node are written again, each once, also if the one that was written last notices by itself."""
+    shared = cluster(nats.url)
+    node = await shared.node()
+    other = _neighbour(node)
+    stream, _ = node.quorum.streams.of("c")
+    for name in ("c", other):
+        node.publish(0, b"a", name)
+        assert await node.stored(name)
+    await ask(node, "STREAM.PURGE")
+    node.publish(1, b"b", other)
+    await wait_stored(node, other)
+    for _ in range(3):
+        assert await node.quorum.streams.look(stream.name)
+        await until(lambda: not node.quorum._running["c"].writer._new)
+    assert (node.quorum.counters["lost_histories"], node.quorum.counters["generations"]) == (2, 5)
+    successor = await shared.node()
+    for name, found in (("c", {0: b"a"}), (other, {0: b"a", 1: b"b"})):
+        channel = await successor.recover(name)
+        assert channel is not None
+        assert bodies(channel) == found
+    await shared.stop()
+
+
+def _neighbour(node: Node) -> str:
+    """A channel that has the stream of the usual one."""
+    stream, _ = node.quorum.streams.of("c")
+    return next(name for n in range(1000) if node.quorum.streams.of(name := f"d{n}")[0] is stream)
+
+
+@in_loop
 async def test_a_part_that_is_missing(nats: NatsServer) -> None:
     """Nobody goes on with what is left, and nobody reads it: the channel begins anew in a higher epoch."""
     shared = cluster(nats.url)
@@ -250,7 +308,7 @@ async def test_a_stream_that_is_full(nats: NatsServer, monkeypatch: pytest.Monke
         node.publish(seq, b"x" * 50_000)
         await wait_stored(node)
     assert node.quorum.counters["generations"] > 1, "it was written again to make room"
-    other = next(f"d{n}" for n in range(1000) if node.quorum.streams.of(f"d{n}")[0] is node.quorum.streams.of("c")[0])
+    other = _neighbour(node)
     refused, seq = False, 0
     while not refused:
         node.publish(seq, b"y" * 200_000, other, content_type="video/mp2t")
