@@ -290,10 +290,13 @@ class Writer:
         self._wake.set()
 
     async def has_last(self, connection: Connection) -> bool:
-        """Whether the last message that it has written, or one behind it, is there."""
+        """Whether the last message of the channel is the one that it has written last, as far as it knows."""
         seq = self.last
-        found = await connection.last(self.stream.name, self.subject)
-        return found is not None and found.seq >= seq
+        if (found := await connection.last(self.stream.name, self.subject)) is None:
+            return False
+        stamp = Stamp.of(found.headers)
+        is_next = found.seq > seq and stamp is not None and stamp.writer == self._token  # on its way, or just stored
+        return found.seq == seq or is_next
 
     def _heard(self) -> None:
         if self._gathering is None:

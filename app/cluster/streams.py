@@ -9,8 +9,8 @@ what they replace, so there is room to make room.
 
 **Lost.** A stream may be deleted, emptied, or put back to an older copy of itself, and others may have written to it
 since. Each of these takes the newest messages. So a node looks, each :data:`LOOK_S`, whether the message that it has
-written last is there; and a writer may find, when it writes, that its own is not. Then all writers of the node write
-anew what they have begun before.
+written last is there, and the last of its channel; and a writer may find, when it writes, that its own is not. Then all
+writers of the node write anew what they have begun before.
 """
 
 from __future__ import annotations
@@ -101,8 +101,8 @@ class Streams:
 
     Args:
         nats: where it is. name: of this node. options: see there.
-        has_last: whether a stream has the message that this node has written last. looked_at: told of each stream that
-            was looked at.
+        has_last: whether a stream has the message that this node has written last, with none of others behind it.
+        looked_at: told of each stream that was looked at.
 
     Attributes:
         counters: what has happened, for metrics. by_name: the streams.

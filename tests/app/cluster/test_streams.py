@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Iterator
+from contextlib import suppress
 from functools import partial
 from typing import Any
 
@@ -210,6 +211,41 @@ async def test_a_stream_that_was_put_back_and_has_grown_since() -> None:
 
 
 @in_loop
+async def test_a_late_message_in_a_stream_that_was_put_back() -> None:
+    """Numbers come back there, so one of a deposed owner may be stored. The owner notices, also if it is silent."""
+    with nats_server() as server:
+        shared = cluster(server.url)
+        first, second, third = [await shared.node() for _ in range(3)]
+        copy = None
+        for seq in range(20):
+            if seq == 3:
+                copy = server.save()
+            first.publish(seq, b"a")
+            await wait_stored(first)
+        assert copy is not None
+        at = await _place(first)
+        assert await second.recover() is not None
+        server.roll_back(copy)
+        for node in (first, second):
+            await _reconnected(node)
+        seq = 20
+        while await _place(second) != at:
+            second.publish(seq, b"b")
+            await wait_stored(second)
+            seq += 1
+        first.publish(20, b"of the deposed one")
+        await until(lambda: not first.quorum._running["c"].writer.lacks)
+        assert await _place(second) == at + 1, "it is stored"
+        assert await second.quorum.streams.look(second.quorum.streams.of("c")[0].name)
+        await until(lambda: second.quorum.counters["lost_histories"] == 2)
+        await wait_stored(second)
+        channel = await third.recover()
+        assert channel is not None
+        assert bodies(channel) == bodies(second.channel())
+        await shared.stop()
+
+
+@in_loop
 async def test_a_stream_that_was_emptied(nats: NatsServer) -> None:
     """All channels of a node are written again, each once, also if the one that was written last notices by itself."""
     shared = cluster(nats.url)
@@ -232,6 +268,14 @@ async def test_a_stream_that_was_emptied(nats: NatsServer) -> None:
         assert channel is not None
         assert bodies(channel) == found
     await shared.stop()
+
+
+async def _reconnected(node: Node) -> None:
+    """Wait until a node has a connection to a server that was started again."""
+    while True:
+        with suppress(Unreachable):
+            await ask(node, "STREAM.INFO")
+            return
 
 
 def _neighbour(node: Node) -> str:
