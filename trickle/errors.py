@@ -8,6 +8,7 @@
     │   ├── InvalidChannelName
     │   ├── InvalidURL
     │   └── NoHardware                          the machine has no such device for decoding
+    ├── MissingExtra                            a package that a command needs is not installed
     ├── LocalProtocolError                      the program broke an object's rules; nothing has changed
     │   └── ClosedHere                          the program itself has closed the object
     │       └── SegmentDropped                  the publisher gave a segment up for newer ones
