@@ -67,7 +67,6 @@ def check(
 
 def _checked(name: str, reading: Reading) -> tuple[list[str], bool]:
     """The lines that the command prints of a file, and whether the file is understood."""
-    import duckdb
 
     from tricklecast.analytics.lines.embedded import ChunkReader
     from tricklecast.analytics.lines.files import REMOTE, LineReader, is_parquet
@@ -80,11 +79,12 @@ def _checked(name: str, reading: Reading) -> tuple[list[str], bool]:
         recognise,
     )
     from tricklecast.analytics.lines.records import parsed
+    from tricklecast.analytics.scan import embedded
 
     if REMOTE.match(name):
         raise BadInput(f"check reads files of this machine, and {name!r} is not one")
     form: Format | None
-    with duckdb.connect(config={"threads": 1}) as con:
+    with embedded.connect(0) as con:
         if is_parquet(name):
             if (form := parquet_format(name)) is None:
                 return ["no whole Parquet file: it has no footer"], False

@@ -187,7 +187,7 @@ class _Run:
         spans = {piece.name: (piece.start, piece.end) for piece in batch}
         some = replace(self._files, names=tuple(spans), copies=())
         work = self._out / FOLDER / _WORK
-        with embedded.connect() as con:
+        with embedded.connect(size) as con:
             con.execute(f"SET temp_directory = {text(str(work / 'spill'))}")
             read = read_lines(con, some, replace(self._reading, details=True), part=True, spans=spans)
             begun = {number for number, name in enumerate(read.recognised.names) if spans[name][0]}

@@ -11,12 +11,13 @@ from typer.testing import CliRunner
 
 from tests.analytics.lines.test_real_logs import CASES, IP, ISO, MS250, US, WRAPPED, WRAPPINGS, check, one_row
 from tests.analytics.lines.traffic import write
+from tests.support.long import mostly_long
 from tricklecast.app.cli import cli
 
 ODD = ["2025-10-09T08:53:20Z 203.0.113.7 /a ok", '{"when": 1, "verb": "GET", "took": 5}']
 
 
-@pytest.mark.parametrize("name", WRAPPED)
+@pytest.mark.parametrize("name", mostly_long(WRAPPED, 3))
 def test_a_known_log(tmp_path: Path, name: str) -> None:
     """The command shows the format, the wrapping and each field of a line, with the columns that it is from."""
     log = tmp_path / "a.log"

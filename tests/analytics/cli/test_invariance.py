@@ -114,7 +114,7 @@ def test_order_files_and_formats(lines: list[str], told: Told, tmp_path: Path) -
     alphabet=st.sampled_from(["aA", "éE\u0301e", "\u0000\u001b[", "日\U0001f600", "<script>&'\"\\", " \t.%_*"]),
     hours=st.integers(-5000, 5000),
 )
-@settings(max_examples=3, phases=(Phase.generate,), suppress_health_check=[HealthCheck.function_scoped_fixture])
+@settings(max_examples=2, phases=(Phase.generate,), suppress_health_check=[HealthCheck.function_scoped_fixture])
 def test_names_and_everything_at_once(
     seed: int,
     files: int,

@@ -6,7 +6,6 @@ import json
 import re
 from pathlib import Path
 
-import duckdb
 import pytest
 
 from tests.analytics.lines.test_formats import FOREIGN
@@ -26,6 +25,7 @@ from tricklecast.analytics.lines import BadFormat, UnknownFormat, recognise
 from tricklecast.analytics.lines.embedded import ChunkReader
 from tricklecast.analytics.lines.files import node_of
 from tricklecast.analytics.lines.mapped import built_in, parse_map
+from tricklecast.analytics.scan import embedded
 from tricklecast.analytics.simulate.formats import FormatName
 
 LINES = {"tricklecast": written(FormatName.JSONL)} | {name: log for name, (log, _) in FOREIGN.items()}
@@ -163,7 +163,7 @@ INJECTED: list[tuple[bytes, str | None]] = [
 def test_hostile_lines(first: bytes, lines: list[tuple[bytes, str | None]]) -> None:
     """Each line is read for itself: what is wrong with one is said, and never an error."""
     form = recognise("some.log", first.splitlines())
-    with duckdb.connect() as con:
+    with embedded.connect(0) as con:
         reader = ChunkReader(con, form)
         table = reader.read([line for line, _ in lines], no=1)
         found = dict(zip(table["no"].to_pylist(), table["bad"].to_pylist(), strict=True))
@@ -175,7 +175,7 @@ def test_hostile_lines(first: bytes, lines: list[tuple[bytes, str | None]]) -> N
 
 def test_chunks_are_like_files(tmp_path: Path) -> None:
     """Lines that are read as they come in give the rows that the whole file gives."""
-    with duckdb.connect() as con:
+    with embedded.connect(0) as con:
         for name, log in LINES.items():
             path = write(tmp_path / f"{name}.log", log)
             rows, _ = read_files(path)

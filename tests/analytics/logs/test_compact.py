@@ -21,6 +21,7 @@ from tricklecast.analytics.lines import NothingUnderstood, Reading, find_logs
 from tricklecast.analytics.lines.embedded import read_lines
 from tricklecast.analytics.logs import compact as module
 from tricklecast.analytics.logs.compact import FOLDER, Compacted, compact
+from tricklecast.analytics.scan import embedded
 from tricklecast.analytics.simulate.formats import FormatName
 from tricklecast.analytics.store.store import Store
 
@@ -169,9 +170,10 @@ def test_hours_say_what_the_lines_say(tmp_path: Path) -> None:
     for path, log in zip(names, logs.values(), strict=True):
         write(path, log)
     run(tmp_path / "out", *names)
-    assert rows(tmp_path / "out") == rows(*names)
+    expected = rows(*names)
+    assert rows(tmp_path / "out") == expected
     run(tmp_path / "again", tmp_path / "out")
-    assert rows(tmp_path / "again") == rows(*names)
+    assert rows(tmp_path / "again") == expected
     assert run(tmp_path / "out", tmp_path / "out").hours == 0
 
 
@@ -193,7 +195,7 @@ def test_a_request_that_was_passed_on_counts_once(tmp_path: Path) -> None:
     logs = [str(tmp_path / "edge.log"), str(tmp_path / "owner.log")]
     run(tmp_path / "out", *logs)
     for names in (logs, [str(tmp_path / "out")]):
-        with duckdb.connect() as con:
+        with embedded.connect(0) as con:
             lines = read_lines(con, find_logs(names))
             assert con.sql("SELECT count(*) FROM line").fetchall() == [(3,)]
             assert (lines.counts.lines, lines.counts.bad) == (3, 0)

@@ -12,9 +12,16 @@ import pytest
 from pyarrow import parquet  # type: ignore[import-untyped]  # it ships no types
 from typer.testing import CliRunner, Result
 
+from tests.analytics.support.rules import rules
+from tests.support.long import mostly_long
+from tricklecast.analytics.errors import BadInput
+from tricklecast.analytics.lines import find_logs
+from tricklecast.analytics.lines.embedded import read_lines
 from tricklecast.analytics.lines.records import PARSED
 from tricklecast.analytics.pipeline import again
+from tricklecast.analytics.pipeline.run import _chosen
 from tricklecast.analytics.report import requests
+from tricklecast.analytics.scan import embedded
 from tricklecast.app.cli import cli
 
 if TYPE_CHECKING:
@@ -79,7 +86,7 @@ def incidents(log: Path) -> list[dict[str, Any]]:
     return found
 
 
-@pytest.mark.parametrize("differs", VALUES)
+@pytest.mark.parametrize("differs", mostly_long(VALUES, 2))
 def test_a_difference_is_told(differs: str, tmp_path: Path) -> None:
     """What 90 % of the clients of a storm have in common, and others have as often as chance has it."""
     report, log = tmp_path / "report.json", write(tmp_path / "a.jsonl", traffic(1, differs))
@@ -156,8 +163,6 @@ def test_all_lines_of_an_incident(looped: tuple[Path, dict[str, Any]], tmp_path:
 @pytest.mark.parametrize(
     ("options", "code", "said"),
     [
-        (("--lines", "ffffffffffff"), 3, "there is no incident ffffffffffff: these logs have 1 incident, the worst:"),
-        (("--lines", "9"), 3, "there is no incident 9"),
         (("--lines", "x"), 2, "--lines takes an incident's id"),
         (("--lines", "1", "--html", "a.html"), 2, "cannot be combined with --html"),
         (("--lines", "1", "--explain", "1"), 2, "cannot be combined with"),
@@ -176,11 +181,19 @@ def test_lines_that_cannot_be_written(
     assert [path.name for path in tmp_path.iterdir()] == ["a.jsonl"]
 
 
-def test_a_near_id_is_named(looped: tuple[Path, dict[str, Any]]) -> None:
-    """One digit is wrong, as when it was typed."""
+def test_an_incident_is_chosen_by_number_id_or_its_beginning(looped: tuple[Path, dict[str, Any]]) -> None:
+    """Whoever asks for one that is not there is told the nearest id, as when it was typed, or the worst ones."""
     log, one = looped
+    with embedded.connect(0) as con:
+        read_lines(con, find_logs([str(log)]))
+        (found,) = rules().of(con)
+    for wanted in ("1", one["id"], one["id"][:5]):
+        assert _chosen([found], wanted).id == one["id"]
     wrong = one["id"][:-1] + ("0" if one["id"][-1] != "0" else "1")
-    assert one["id"] in invoke(log, "--lines", wrong).stderr
+    few = "these logs have 1 incident"
+    for wanted, said in ((wrong, f"{few}, the nearest: {one['id']}"), ("x" * 12, f"{few}, the worst:"), ("9", few)):
+        with pytest.raises(BadInput, match=f"there is no incident {wanted}: {said}"):
+            _chosen([found], wanted)
 
 
 def members_of(con: duckdb.DuckDBPyConnection, clients: str, named: bool) -> None:

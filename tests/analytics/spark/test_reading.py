@@ -191,8 +191,9 @@ def test_a_data_frame_to_a_data_frame(spark: SparkSession, tmp_path: Path) -> No
     assert sorted((row.id, row.requests) for row in incidents(text).collect()) == expected
     records = spark.read.json(str(path))
     found = incidents(records, params={"peak_rps": 100.0})
-    assert sorted((row.id, row.requests) for row in found.collect()) == expected
     found.write.parquet(str(tmp_path / "table"))
+    kept = spark.read.parquet(str(tmp_path / "table")).collect()
+    assert sorted((row.id, row.requests) for row in kept) == expected
     with pytest.raises(BadInput, match="'value', or records"):
         incidents(spark.range(1))
     with pytest.raises(UnknownFormat, match="the DataFrame"):

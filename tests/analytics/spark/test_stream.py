@@ -137,7 +137,7 @@ def test_no_clock_of_a_log_silences_or_ends_anything(streamed: Streamed) -> None
     assert streamed.batch(*loop(20, -900, **behind), *loop(20, 2), *loop(20, 402, **ahead), after_s=1) == [
         ("firing", "behind")
     ]
-    for turn in range(3, 9):
+    for turn in range(3, 5):
         assert streamed.batch(*loop(20, turn), *loop(20, 400 + turn, **ahead), after_s=1) == []
         assert streamed.stream.now_us <= streamed.clock.wall_us()
 

@@ -17,6 +17,7 @@ import pytest
 from typer.testing import CliRunner
 
 from tests.analytics.watch.made import append, line, loop
+from tests.support.forked import forked
 from tests.support.waiting import WITHIN_S
 from tricklecast.analytics.watch.alerts import is_first
 from tricklecast.app.cli import cli
@@ -96,7 +97,7 @@ def test_a_storm_is_told_while_it_happens_and_sigterm_ends_the_watch(tmp_path: P
 )
 def test_exit_codes(arguments: list[str], given: str, expected: int, said: str) -> None:
     """Standard input is a log like any other, and what is wrong with it is said in one line."""
-    command = [sys.executable, "-m", "tricklecast", "storms", "watch", *arguments]
+    command = forked("storms", "watch", *arguments)
     ended = subprocess.run(command, input=given, capture_output=True, text=True, timeout=WITHIN_S, check=False)
     assert ended.returncode == expected, ended.stderr
     assert said in " ".join(ended.stderr.split())
