@@ -176,7 +176,9 @@ def test_hostile_lines(first: bytes, lines: list[tuple[bytes, str | None]]) -> N
 def test_chunks_are_like_files(tmp_path: Path) -> None:
     """Lines that are read as they come in give the rows that the whole file gives."""
     with embedded.connect(0) as con:
-        for name, log in LINES.items():
+        # Each of these is taken apart in another way.
+        for name in ("tricklecast", "nginx", "combined"):
+            log = LINES[name]
             path = write(tmp_path / f"{name}.log", log)
             rows, _ = read_files(path)
             lines = log.splitlines()
