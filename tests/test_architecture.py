@@ -105,9 +105,22 @@ def _dotted(path: Path) -> str:
     return ".".join(parts[:-1] if parts[-1] == "__init__" else parts)
 
 
-@cache
 def _tree(path: Path) -> ast.Module:
     return ast.parse(path.read_text(encoding="utf-8"), str(path))
+
+
+@cache
+def _statements(path: Path) -> tuple[list[ast.Import | ast.ImportFrom], list[ast.Import | ast.ImportFrom]]:
+    """The imports of a module: all, and those outside functions.
+
+    The trees are not kept: garbage collection would look through all of them again and again.
+    """
+    tree = _tree(path)
+    all_, outside = (
+        [node for node in nodes if isinstance(node, ast.Import | ast.ImportFrom)]
+        for nodes in (ast.walk(tree), _outside_functions(tree))
+    )
+    return all_, outside
 
 
 def _imports(path: Path, *, nested: bool = True) -> Iterator[str]:
@@ -119,7 +132,7 @@ def _imports(path: Path, *, nested: bool = True) -> Iterator[str]:
         path: the module's file.
         nested: whether imports inside functions count.
     """
-    for node in ast.walk(_tree(path)) if nested else _outside_functions(_tree(path)):
+    for node in _statements(path)[0 if nested else 1]:
         match node:
             case ast.Import():
                 yield from (alias.name for alias in node.names)
@@ -169,7 +182,7 @@ def _graph(paths: list[Path]) -> dict[str, set[str]]:
     graph = {}
     for path in paths:
         wanted: set[str] = set()
-        for node in ast.walk(_tree(path)):
+        for node in _statements(path)[0]:
             match node:
                 case ast.Import():
                     wanted |= {alias.name for alias in node.names}
@@ -409,10 +422,10 @@ def test_compiled_classes_have_no_interpreted_subclass() -> None:
         for path in (ROOT / package).rglob("*.py"):
             if path in compiled:
                 continue
-            nodes = list(ast.walk(_tree(path)))
-            imports = [node for node in nodes if isinstance(node, ast.ImportFrom) and node.module in compiled.values()]
-            native = {alias.asname or alias.name for node in imports for alias in node.names}
-            classes = [node for node in nodes if isinstance(node, ast.ClassDef)]
+            imports = [one for one in _statements(path)[0] if isinstance(one, ast.ImportFrom)]
+            named = [alias for one in imports if one.module in compiled.values() for alias in one.names]
+            native = {alias.asname or alias.name for alias in named}
+            classes = [node for node in ast.walk(_tree(path)) if isinstance(node, ast.ClassDef)] if native else []
             offenders += [
                 f"{path.relative_to(ROOT)}: {one.name}"
                 for one in classes

@@ -156,12 +156,12 @@ def wait_for(page: Page, expression: str, arg: object = None) -> None:
     page.wait_for_function(expression, arg=arg, polling=100)
 
 
-def barriers(page: Page) -> list[str]:
-    """What axe-core finds that keeps people from using the page: violations of WCAG 2.2, level AA."""
-    page.evaluate(AXE.read_text(encoding="utf-8"))
+def barriers(page: Page, rule: str = "") -> list[str]:
+    """What axe-core finds that keeps people from using the page: violations of WCAG 2.2, level AA; or of one rule."""
+    if not page.evaluate("'axe' in window"):
+        page.evaluate(AXE.read_text(encoding="utf-8"))
     found: list[dict[str, Any]] = page.evaluate(
-        """rules => axe.run({runOnly: {type: 'tag', values: rules}, resultTypes: ['violations']})
-            .then(result => result.violations)""",
-        RULES,
+        """only => axe.run({runOnly: only, resultTypes: ['violations']}).then(result => result.violations)""",
+        {"type": "rule", "values": [rule]} if rule else {"type": "tag", "values": RULES},
     )
     return [f"{one['id']}: {node['html'][:200]} {node['failureSummary']}" for one in found for node in one["nodes"]]

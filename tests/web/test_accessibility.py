@@ -6,7 +6,7 @@ from collections.abc import Iterator
 
 import httpx
 import pytest
-from playwright.sync_api import Page, expect
+from playwright.sync_api import expect
 
 from tests.support.browser import Scheme, Watched, barriers, wait_for
 from tests.support.server import RunningServer, serve
@@ -72,11 +72,11 @@ NAMES = (
 """From right to left, the longest one, and those of many cameras."""
 
 
-def test_hundreds_of_channels_can_be_read_by_all(tab: Watched) -> None:
-    """The list and the wall with 300 channels, an alert and an open channel, on a telephone and a very wide window."""
+def test_many_channels_can_be_read_by_all(tab: Watched) -> None:
+    """The list and the wall with 100 channels, an alert and an open channel, on a telephone and a very wide window."""
     looks: tuple[tuple[Scheme, int, int], ...] = (("dark", 390, 844), ("light", 3840, 2160))
     with serve() as server, httpx.Client() as client:
-        for number in range(300):
+        for number in range(100):
             name = NAMES[min(number, 2)].format(number)
             client.post(f"{server.base}/{name}/0", content=b'{"hello": 1}').raise_for_status()
         client.get(f"{server.base}/..x/0")
@@ -93,26 +93,29 @@ def test_hundreds_of_channels_can_be_read_by_all(tab: Watched) -> None:
             assert barriers(page) == []
             wait_for(page, FITS)
             page.goto(f"{server.url}/wall")
-            expect(page.locator(".tile")).to_have_count(300)
+            expect(page.locator(".tile")).to_have_count(100)
             assert barriers(page) == []
             wait_for(page, FITS)
             page.close()  # before its server ends
 
 
-@pytest.mark.parametrize("scheme", ["light", "dark"])
-def test_the_api_can_be_read_by_all(server: RunningServer, tab: Watched, scheme: Scheme) -> None:
-    """In both colour schemes each text of `/docs` has the contrast of AA: the list, a route, its form, an answer."""
-    page = tab.open(f"{server.url}/docs", (1280, 900), scheme)
+def test_the_api_can_be_read_by_all(server: RunningServer, tab: Watched) -> None:
+    """In both colour schemes each text of `/docs` has the contrast of AA: the list, a route, its form, an answer.
+
+    Swagger UI's markup has other faults, which no style sheet can mend.
+    """
+    page = tab.open(f"{server.url}/docs", (1280, 900), "light")
     expect(page.get_by_text("List all channels")).to_be_visible()
-    assert contrasts(page) == []
+
+    def can_be_read() -> None:
+        for scheme in ("light", "dark"):
+            page.emulate_media(color_scheme=scheme)
+            assert barriers(page, "color-contrast") == [], scheme
+
+    can_be_read()
     page.get_by_text("Close a segment").click()
     page.get_by_text("List all channels").click()
     page.get_by_role("button", name="Try it out").first.click()
     page.get_by_role("button", name="Execute").first.click()
     expect(page.locator(".live-responses-table")).to_contain_text("application/json")
-    assert contrasts(page) == []
-
-
-def contrasts(page: Page) -> list[str]:
-    """The texts whose contrast is too low. Swagger UI's markup has other faults, which no style sheet can mend."""
-    return [barrier for barrier in barriers(page) if barrier.startswith("color-contrast")]
+    can_be_read()
