@@ -5,6 +5,7 @@ from __future__ import annotations
 import pytest
 
 from tests.conformance.fakes import scripted
+from tricklecast.app.tools.conformance import target
 from tricklecast.app.tools.conformance.cases import CASES
 from tricklecast.app.tools.conformance.runner import CaseOutcome, CaseResult, Runner
 
@@ -29,6 +30,12 @@ _RIGHT_ABOUT = {
     "404 Not Found": {"browsers", "routes", "names", "methods", "http"},
     "503 Service Unavailable": set(),
 }
+
+
+@pytest.fixture(autouse=True)
+def _poll_seldom(monkeypatch: pytest.MonkeyPatch) -> None:
+    """What a faulty server does not have is asked for until the time is up: not twenty times a second."""
+    monkeypatch.setattr(target, "POLL_S", 1.0)
 
 
 @pytest.mark.parametrize("status", list(_RIGHT_ABOUT))

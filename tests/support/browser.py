@@ -18,7 +18,14 @@ from playwright.sync_api import Browser, BrowserContext, ConsoleMessage, Dialog,
 
 from tests.support.waiting import WITHIN_S
 
-NAMES: Final = ("chromium", "chromium-browser", "google-chrome", "google-chrome-stable", "chrome")
+NAMES: Final = (
+    "chromium-headless-shell",  # without the windows that nobody sees
+    "chromium",
+    "chromium-browser",
+    "google-chrome",
+    "google-chrome-stable",
+    "chrome",
+)
 AXE: Final = Path(__file__).parents[2] / ".venv" / "npm" / "axe-core" / "axe.min.js"
 RULES: Final = ["wcag2a", "wcag2aa", "wcag21a", "wcag21aa", "wcag22aa"]
 

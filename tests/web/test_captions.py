@@ -113,9 +113,11 @@ def test_pairs_of_bytes_become_rows(server: RunningServer, tab: Watched) -> None
         assert found == [[15, 0, text, "white"]]
 
 
-def captioned(path: Path, seconds: int) -> Path:
+@pytest.fixture(scope="module")
+def captioned(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A clip in MPEG-TS whose captions count the seconds: each appears with the twentieth picture of its second."""
-    clip = make_clip(path / "plain.ts", seconds=seconds)
+    path = tmp_path_factory.mktemp("captions")
+    clip = make_clip(path / "plain.ts", seconds=60)
     wanted = path / "captioned.ts"
     with av.open(str(clip)) as source, av.open(str(wanted), "w", "mpegts") as target:
         streams = {one.index: target.add_stream_from_template(one) for one in source.streams}
@@ -150,11 +152,10 @@ def with_captions(picture: bytes, one: int, two: int) -> bytes:
 
 @pytest.mark.parametrize("container", ["fmp4", "mpegts"])
 def test_captions_are_shown_beside_their_pictures(
-    server: RunningServer, tab: Watched, tmp_path: Path, container: str
+    server: RunningServer, tab: Watched, captioned: Path, container: str
 ) -> None:
     """Though pictures come in another order than they are shown in; the choice is kept for the next visit."""
-    clip = captioned(tmp_path, 90)
-    with publishing(server.base, f"cc-{container}", clip, "--container", container, "--segment", "1s"):
+    with publishing(server.base, f"cc-{container}", captioned, "--container", container, "--segment", "1s"):
         tab.expected += ["404"]
         page = tab.open(f"{server.url}/watch/cc-{container}")
         plays(page, 1)

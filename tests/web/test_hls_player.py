@@ -352,23 +352,25 @@ def test_shaka_shows_the_dates_of_a_film_that_is_published_at_once(server: Runni
     page.evaluate("player.destroy()")
 
 
-def three_languages(path: Path) -> Path:
-    """A film with three tracks of sound."""
-    tones = [f"sine=frequency={tone}:sample_rate=48000:duration=60" for tone in (440, 660, 880)]
-    inputs = [part for tone in tones for part in ("-f", "lavfi", "-i", tone)]
-    maps = [part for number in range(4) for part in ("-map", str(number))]
+@pytest.fixture(scope="module")
+def three_languages(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A film with three tracks of sound, which only say that their languages differ."""
+    one, path = (tmp_path_factory.mktemp("film") / name for name in ("one.mp4", "film.mkv"))
+    ffmpeg = ("ffmpeg", "-v", "error")
+    picture = ("-f", "lavfi", "-i", "testsrc=size=320x180:rate=25:duration=60")
+    sound = ("-f", "lavfi", "-i", "sine=sample_rate=48000:duration=60")
+    codecs = ("-c:v", "libx264", "-preset", "ultrafast", "-pix_fmt", "yuv420p", "-g", "25", "-c:a", "aac")
+    subprocess.run([*ffmpeg, *picture, *sound, *codecs, str(one)], check=True, timeout=60)
+    maps = [part for stream in ("v", "a", "a", "a") for part in ("-map", f"0:{stream}")]
     names = [
         part for at, name in enumerate(("fin", "swe", "eng")) for part in (f"-metadata:s:a:{at}", f"language={name}")
     ]
-    picture = ("-f", "lavfi", "-i", "testsrc=size=320x180:rate=25:duration=60")
-    codecs = ("-c:v", "libx264", "-preset", "ultrafast", "-pix_fmt", "yuv420p", "-g", "25", "-c:a", "aac")
-    command = ["ffmpeg", "-v", "error", *picture, *inputs, *maps, *codecs, *names, str(path)]
-    subprocess.run(command, check=True, timeout=60)
+    subprocess.run([*ffmpeg, "-i", str(one), *maps, "-c", "copy", *names, str(path)], check=True, timeout=60)
     return path
 
 
 @pytest.mark.long
-def test_the_recording_of_three_languages_plays(tab: Watched, tmp_path: Path) -> None:
+def test_the_recording_of_three_languages_plays(tab: Watched, tmp_path: Path, three_languages: Path) -> None:
     """Each in hls.js and in Shaka, which end with an error if they get all tracks at once."""
     with serve("--data-dir", str(tmp_path / "data"), "--channel-drain-s", "0") as server:
         tab.context.route(f"{server.url}/p", lambda route: route.fulfill(body=SHAKA_HARNESS, content_type="text/html"))
@@ -376,7 +378,7 @@ def test_the_recording_of_three_languages_plays(tab: Watched, tmp_path: Path) ->
             f"{server.url}/shaka.js", lambda route: route.fulfill(path=SHAKA, content_type="text/javascript")
         )
         url = f"{server.base}/film"
-        command = forked("publish", url, three_languages(tmp_path / "film.mkv"))
+        command = forked("publish", url, three_languages)
         subprocess.run([*command, "--container", "fmp4", "--no-realtime"], check=True, capture_output=True)
         eventually(lambda: "VOD" in httpx.get(f"{url}/media.m3u8").text, what="the recording")
         player = with_hls_js(tab, server)
@@ -397,13 +399,13 @@ def test_the_recording_of_three_languages_plays(tab: Watched, tmp_path: Path) ->
 
 
 def test_a_viewer_chooses_among_three_languages(
-    server: RunningServer, player: Page, tab: Watched, tmp_path: Path
+    server: RunningServer, player: Page, tab: Watched, three_languages: Path
 ) -> None:
     """In fragmented MP4, which players of HLS play with one track of sound only: in hls.js and in Shaka."""
     tab.context.route(f"{server.url}/p", lambda route: route.fulfill(body=SHAKA_HARNESS, content_type="text/html"))
     tab.context.route(f"{server.url}/shaka.js", lambda route: route.fulfill(path=SHAKA, content_type="text/javascript"))
     url = f"{server.base}/languages"
-    with published(url, "fmp4", str(three_languages(tmp_path / "film.mkv"))):
+    with published(url, "fmp4", str(three_languages)):
         player.evaluate("url => hls.loadSource(url)", f"{url}/index.m3u8")
         plays(player)
         assert player.evaluate("hls.audioTracks.map(track => track.lang)") == ["fi", "sv", "en"]
@@ -434,14 +436,14 @@ def shaka_chooses(shaka: Page, url: str) -> None:
 
 
 def test_a_viewer_chooses_among_three_languages_in_mpeg_ts(
-    server: RunningServer, player: Page, tab: Watched, tmp_path: Path
+    server: RunningServer, player: Page, tab: Watched, three_languages: Path
 ) -> None:
     """In hls.js, and in Shaka without low latency; ffmpeg reads each."""
     tab.context.route(f"{server.url}/p", lambda route: route.fulfill(body=SHAKA_HARNESS, content_type="text/html"))
     tab.context.route(f"{server.url}/shaka.js", lambda route: route.fulfill(path=SHAKA, content_type="text/javascript"))
     tab.expected.append("Low-latency live stream detected")  # it cannot decode the parts of MPEG-TS
     url = f"{server.base}/languages-ts"
-    with published(url, "mpegts", str(three_languages(tmp_path / "film.mkv"))):
+    with published(url, "mpegts", str(three_languages)):
         player.evaluate("url => hls.loadSource(url)", f"{url}/index.m3u8")
         plays(player)
         assert player.evaluate("hls.audioTracks.map(track => track.lang)") == ["fi", "sv", "en"]
