@@ -96,8 +96,9 @@ def test_each_source_runs_once_and_ends_with_the_server(server: RunningServer) -
     assert not [socket for socket in sockets if socket.parent.exists()]
 
 
+@pytest.mark.parametrize("server", ["2"], indirect=True)
 def test_sighup_reads_the_sources_anew(server: RunningServer, config: Path, tmp_path: Path) -> None:
-    """The difference is started and stopped. A mistake changes nothing, and the log says what is wrong."""
+    """All workers do: the difference is started and stopped. A mistake changes nothing, and the log tells it."""
     before = all_run(server)
     config.write_text(TABLE.format(name="d") + TABLE.format(name="b"))
     os.kill(server.pid, signal.SIGHUP)
@@ -141,17 +142,18 @@ def test_when_a_worker_is_killed_its_successor_goes_on(server: RunningServer) ->
     assert after["a"]["pid"] != before["a"]["pid"]
 
 
-@pytest.mark.parametrize("server", ["1", "2"], ids=["alone", "workers"], indirect=True)
-def test_a_ladder_of_a_source_is_one_stream_in_several_sizes(server: RunningServer, config: Path) -> None:
+def test_a_ladder_of_a_source_is_one_stream_in_several_sizes(tmp_path: Path) -> None:
     """On demand: whoever reads one of them starts all, and they go on as long as one of them has a reader."""
     table = (
         '[source.{}]\nurl = "testsrc:size=426x240,rate=10"\nladder = "240p,144p"\nwhen = "demand"\nstop_after_s = 1\n'
     )
+    config = tmp_path / "tricklecast.toml"
     config.write_text("".join(map(table.format, CHANNELS)))
-    os.kill(server.pid, signal.SIGHUP)
-    eventually(lambda: [row["ladder"] for row in states(server).values()] == ["240p,144p"] * 2)
-    eventually(lambda: all(row["state"] == "waiting" for row in states(server).values()))
-    with httpx.Client(base_url=server.url, timeout=WITHIN_S) as client:
+    with (
+        serve("--config", str(config), "--workers", "2") as server,
+        httpx.Client(base_url=server.url, timeout=WITHIN_S) as client,
+    ):
+        eventually(lambda: [row["state"] for row in states(server).values()] == ["waiting"] * 2)
         for name in CHANNELS:
             with client.stream("GET", f"/trickle/{name}_144p/-1") as low:
                 assert (low.status_code, next(low.iter_bytes())[:1]) == (200, b"G")
@@ -161,7 +163,7 @@ def test_a_ladder_of_a_source_is_one_stream_in_several_sizes(server: RunningServ
             master = client.get(f"/trickle/{name}/index.m3u8?ladder=240p,144p").text
             assert re.findall(r"#EXT-X-STREAM-INF:.*RESOLUTION=(\d+x\d+)", master) == ["426x240", "256x144"]
             assert states(server)[name]["state"] == "running"
-    eventually(lambda: all(row["state"] == "waiting" for row in states(server).values()))
+        eventually(lambda: all(row["state"] == "waiting" for row in states(server).values()))
 
 
 def test_a_mistake_in_a_source_is_one_line_at_the_start(config: Path, capfd: pytest.CaptureFixture[str]) -> None:
