@@ -38,6 +38,7 @@ from tricklecast.trickle.client.arguments import (
     Auth,
     URLs,
     channel_urls,
+    check_async,
     check_header_value,
     check_headers,
     check_number,
@@ -161,8 +162,9 @@ class Publisher:
             and are sent again after a lost connection. A segment that finds no room there goes on, but is lost if its
             connection breaks.
         buffer_s: how long a segment may wait.
-        outage_s: how long a server that is away is waited for, in seconds; ``None``: for ever, and however often it
-            says that it cannot take segments now.
+        outage_s: how long a server that was there is waited for while it is away, in seconds; ``None``: for ever, and
+            however often it says that it cannot take segments now. A server that cannot be reached at the beginning
+            is not waited for.
         when_full: what happens when the buffer is full, or 1,000 segments wait. ``"wait"``: entering a segment waits
             for room, at most ``buffer_s`` (:exc:`~tricklecast.trickle.errors.PublisherFull`). ``"drop"``, for live
             media: the oldest segments are given up, and those that ended more than ``buffer_s`` ago; the ones that a
@@ -216,6 +218,7 @@ class Publisher:
         check_header_value("Content-Type", content_type)
         check_headers(headers or {})
         check_verify(verify)
+        check_async("transport", transport, "httpx.AsyncBaseTransport")
         urls = channel_urls(url)
         self.url = urls[0]
         nodes = Nodes(urls, Random(), follows=True)
@@ -398,6 +401,7 @@ class Publisher:
             The seqs of the segments that the server has not confirmed.
 
         Raises:
+            LocalProtocolError: the publisher was opened in another event loop.
             TrickleError: the channel could not be ended.
         """
         return await self._close(end=True)
@@ -416,6 +420,7 @@ class Publisher:
     async def _close(self, *, end: bool) -> tuple[int, ...]:
         if self._state is not _State.OPEN:
             return ()
+        self._segments.check_loop()
         self._state = _State.OVER
         unconfirmed: tuple[int, ...] = ()
         ended = False

@@ -35,7 +35,7 @@ from tricklecast.trickle.client import faults
 from tricklecast.trickle.client.answers import Answer, ExchangeOutcome, Lost, exchange
 from tricklecast.trickle.client.nodes import Nodes, ask, shown
 from tricklecast.trickle.client.retry import Stop
-from tricklecast.trickle.client.tasks import Notifier, clock, present_loop
+from tricklecast.trickle.client.tasks import Notifier, check_loop, clock, present_loop
 from tricklecast.trickle.client.transport import TrickleClient
 from tricklecast.trickle.errors import (
     ClosedHere,
@@ -498,10 +498,7 @@ class Segments:
             LocalProtocolError: the publisher was opened in another event loop.
         """
         self._check_open()
-        if self._loop is not None and present_loop() != self._loop:
-            raise LocalProtocolError(
-                "this publisher was opened in another event loop; threads share one of tricklecast.sync"
-            )
+        self.check_loop()
         if self._drops:
             since = self.now() - self._buffer_s
             if self._pending and (self._is_full or 0 < self._pending[0]._ended_at < since):
@@ -511,6 +508,14 @@ class Segments:
         self._pending.append(segment)
         if self._entering:
             self._let_in()
+
+    def check_loop(self) -> None:
+        """Check that this is the event loop in which the publisher was opened.
+
+        Raises:
+            LocalProtocolError: it is another one.
+        """
+        check_loop(self._loop, "publisher")
 
     async def _wait_for_room(self) -> None:
         """Wait until the buffer has room.

@@ -32,6 +32,7 @@ from tricklecast.trickle.client.arguments import (
     Auth,
     URLs,
     channel_urls,
+    check_async,
     check_headers,
     check_number,
     check_verify,
@@ -40,6 +41,7 @@ from tricklecast.trickle.client.arguments import (
 )
 from tricklecast.trickle.client.nodes import Nodes
 from tricklecast.trickle.client.retry import RECONNECT_S, Stop
+from tricklecast.trickle.client.tasks import check_loop, present_loop
 from tricklecast.trickle.client.transport import TrickleClient
 from tricklecast.trickle.errors import (
     BrokenByPeer,
@@ -193,6 +195,8 @@ class Subscriber:
             raise InvalidInput(f"on_broken is 'skip' or 'raise', not {on_broken!r}")
         check_headers(headers or {})
         check_verify(verify)
+        check_async("transport", transport, "httpx.AsyncBaseTransport")
+        check_async("client", client, "httpx.AsyncClient")
         if client is not None:
             check_headers(client.headers)
             if transport is not None:
@@ -218,6 +222,7 @@ class Subscriber:
         self._client: TrickleClient | httpx.AsyncClient | None = None
         self._fetcher: Fetcher | None = None
         self._use = _Use.NEW
+        self._loop: object = None  # the event loop in which it was opened
         self._is_iterated = False  # a task is in __anext__()
         self._segment: Segment | None = None
         self._next: Preconnect | None = None
@@ -287,7 +292,7 @@ class Subscriber:
     def _begin(self, use: _Use) -> None:
         if self._use is not _Use.NEW:
             raise LocalProtocolError("a Subscriber is used once: make another one to begin again")
-        self._use = use
+        self._use, self._loop = use, present_loop()
         http = self._shared_client or TrickleClient(self._verify, transport=self._transport)
         self._client = http
         self._fetcher = Fetcher(
@@ -296,7 +301,12 @@ class Subscriber:
         )
 
     async def close(self) -> None:
-        """Leave the segment that is being read, and close the connections. Further calls do nothing."""
+        """Leave the segment that is being read, and close the connections. Further calls do nothing.
+
+        Raises:
+            LocalProtocolError: it was opened in another event loop.
+        """
+        check_loop(self._loop, "subscriber")
         self._use = _Use.OVER
         pending, self._next = self._next, None
         # asyncio's own cancellation reaches into shields: the steps after the one that it meets are done all the same.
@@ -315,6 +325,7 @@ class Subscriber:
         if self._use not in (_Use.BLOCK, _Use.LOOP):
             is_new = self._use is _Use.NEW
             raise ClosedHere("the subscriber is not open: enter its block" if is_new else "the subscriber was closed")
+        check_loop(self._loop, "subscriber")
 
     # Iterating.
 
@@ -328,6 +339,7 @@ class Subscriber:
             ConnectionLost: there is no connection, and no retry is left.
             RemoteProtocolError: the server at that URL does not speak the protocol.
             ClosedHere: the subscriber is not in use, or was closed in the meantime.
+            LocalProtocolError: the subscriber was opened in another event loop.
         """
         if self._is_iterated:
             raise anyio.BusyResourceError("iterating over")

@@ -15,6 +15,7 @@ from tricklecast.trickle import wire
 from tricklecast.trickle.client import faults
 from tricklecast.trickle.client.answers import Answer
 from tricklecast.trickle.client.connection import ResponseBody
+from tricklecast.trickle.client.tasks import check_loop, present_loop
 from tricklecast.trickle.errors import ClosedHere, ConnectionLost, Position, SegmentTooLarge, header_int
 
 READ_LIMIT: Final = 64 * 1024 * 1024
@@ -109,6 +110,7 @@ class Segment:
         self._scope: anyio.CancelScope | None = None
         self._stopped = False
         self._is_read = False  # a task reads it now
+        self._loop: Final = present_loop()
 
     @property
     def bytes_read(self) -> int:
@@ -217,6 +219,7 @@ class Segment:
     def _begin_reading(self) -> None:
         if self._is_read:
             raise anyio.BusyResourceError("reading")
+        check_loop(self._loop, "subscriber")
         self._is_read = True
 
     def _take_unread(self) -> bytes:

@@ -424,8 +424,10 @@ class Refused(BrokenByPeer):
 
     @property
     def temporary(self) -> bool:
-        """Whether asking again later can help (429 or 5xx)."""
-        return self.status == wire.Status.TOO_MANY_REQUESTS or (self.status or 0) >= 500
+        """Whether asking again later can help: 429 and 5xx, but not 501 and 505, since that server cannot do it."""
+        return self.status == wire.Status.TOO_MANY_REQUESTS or (
+            (self.status or 0) >= 500 and self.status not in (501, 505)
+        )
 
 
 class RemoteProtocolError(BrokenByPeer):

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import json
+from functools import partial
 
 import anyio
 import pytest
@@ -63,8 +64,9 @@ def test_another_event_loop_is_refused() -> None:
     async def main() -> None:
         trickle = Trickle()
         async with fake_server(trickle) as server, publisher(server) as pub:
-            with pytest.raises(errors.LocalProtocolError, match="another event loop"):
-                await anyio.to_thread.run_sync(anyio.run, pub.publish, b"x")
+            for call in (partial(pub.publish, b"x"), pub.detach, pub.close):
+                with pytest.raises(errors.LocalProtocolError, match="another event loop"):
+                    await anyio.to_thread.run_sync(anyio.run, call)
             assert (await pub.publish(b"y")).seq == 0
 
     run(main())

@@ -567,3 +567,27 @@ def test_a_subscriber_is_opened_and_closed_by_calls() -> None:
                 await subscriber.open()
 
     run(main)
+
+
+def test_another_event_loop_is_refused(server: tricklecast.testing.TestServer) -> None:
+    """By a clear error, whatever is called there, and the subscriber goes on in its own."""
+
+    async def main() -> None:
+        async with live(server, "two-loops") as channel, Subscriber(channel.url, start=1) as subscriber:
+            segment = await anext(subscriber)
+
+            async def next_one() -> object:
+                return await anext(subscriber)
+
+            calls: list[Callable[[], Awaitable[object]]] = [
+                *(next_one, lambda: subscriber.seek(0), subscriber.close),
+                *(segment.read, segment.read_some, lambda: anext(segment)),
+            ]
+            for call in calls:
+                with pytest.raises(LocalProtocolError, match="this subscriber was opened in another event loop"):
+                    await anyio.to_thread.run_sync(anyio.run, call)
+            assert await segment.read_some() == b'{"b":2}\n{"c"'
+            await subscriber.seek(0)
+            assert await (await anext(subscriber)).read() == b'{"a":1}\n'
+
+    asyncio.run(main())

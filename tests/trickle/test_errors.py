@@ -140,10 +140,11 @@ def test_closed_here_is_the_users_own_doing() -> None:
 
 
 @pytest.mark.parametrize(
-    ("status", "temporary"), [(403, False), (429, True), (500, True), (503, True), (418, False), (None, False)]
+    ("status", "temporary"),
+    [(403, False), (429, True), (500, True), (503, True), (501, False), (505, False), (418, False), (None, False)],
 )
 def test_refused_tells_whether_waiting_helps(status: int | None, temporary: bool) -> None:
-    """429 and every 5xx are temporary; other refusals are not."""
+    """429 and 5xx are temporary, but for 501 and 505, which no later request changes; other refusals are not."""
     assert Refused(status).temporary is temporary
 
 

@@ -54,6 +54,8 @@ DETAIL_S: Final = 0.5
 DETAIL_CHARS: Final = 200
 """Characters of the body's first line that an error shows: a line for people, not a page of HTML."""
 
+_TITLE: Final = re.compile(rb"<title[^<>]*>([^<>]*)</title", re.IGNORECASE)
+
 MAX_REDIRECTS: Final = 5
 """Redirects that one request follows."""
 
@@ -297,8 +299,15 @@ async def _by_httpx(
 
 
 def first_line(body: bytes) -> str:
-    """Return the first line of an error's body, printable and short."""
-    return _printable(body.strip().partition(b"\n")[0])[:DETAIL_CHARS].strip()
+    """Return the first line of an error's body, printable and short. Of a web page, its title: it is another program's.
+
+    A proxy's page for 502 has a first line of ``<html>``, which says nothing to anybody.
+    """
+    body = body.strip()
+    if body[:1] == b"<":
+        title = _TITLE.search(body)
+        body = b"a web page" + (b": " + title[1].strip() if title else b"")
+    return _printable(body.partition(b"\n")[0])[:DETAIL_CHARS].strip()
 
 
 def _printable(data: bytes) -> str:

@@ -160,9 +160,11 @@ def check_headers(headers: Mapping[str, str]) -> None:
     """Check headers that a program wants with every request.
 
     Raises:
-        InvalidInput: HTTP does not allow the name or the value, or the transport sets this header
-            (:data:`CONNECTION_HEADERS`). ``Connection: keep-alive`` is allowed, since every httpx client has it.
+        InvalidInput: they are no mapping, or HTTP does not allow the name or the value, or the transport sets this
+            header (:data:`CONNECTION_HEADERS`). ``Connection: keep-alive`` is allowed, since every httpx client has it.
     """
+    if not isinstance(headers, Mapping):
+        raise InvalidInput(f"headers are a dictionary of names and values, not {type(headers).__name__}")
     for name, value in headers.items():
         if not isinstance(name, str) or not _HEADER_NAME.fullmatch(name):
             raise InvalidInput(f"not the name of a header: {name!r}")
@@ -203,6 +205,19 @@ def httpx_auth(auth: Auth | None) -> HttpxAuth | None:
         kind = type(auth).__name__  # not the value: it may be a secret
         raise InvalidInput(f"auth is a token (str), a pair (user, password) or an authentication of httpx, not {kind}")
     return auth
+
+
+def check_async(name: str, value: object, wanted: str) -> None:
+    """Check a client or transport of httpx that a program passed: httpx has one of each kind that blocks, too.
+
+    Args:
+        name: the argument's name, for the message. wanted: what it has to be.
+
+    Raises:
+        InvalidInput: it is none that can be awaited.
+    """
+    if value is not None and not hasattr(value, "aclose"):
+        raise InvalidInput(f"{name} is an {wanted}, not {type(value).__name__}")
 
 
 def check_verify(verify: object) -> None:

@@ -18,7 +18,8 @@ because a server was restarted.
   through since the last one, and one token otherwise: a server that only comes and goes is left in the end.
 
 *Delays* are random (full jitter) below a ceiling that doubles with each failure: up to 10 s after refusals, 4 s in the
-first minute of an outage, 10 s later. They begin anew when the server is back.
+first minute of an outage, 10 s later. They begin anew when the server answers again, once in an outage, and when the
+outage is over.
 
 *Without end.* A client may be told to go on for ever. The budget then does not end it, but slows it down: a retry that
 the budget cannot pay waits for at least half of the longest delay.
@@ -94,6 +95,7 @@ class Retries:
         "_limit_s",
         "_since",
         "_wait_s",
+        "_was_back",
         "endless",
         "failures",
         "lost",
@@ -118,6 +120,7 @@ class Retries:
         self._is_broke = False  # the last retry was not paid, and is made
         self._is_proven = False  # the server has served this client since the last outage
         self._since: float | None = None  # when the present wait for a server or channel began
+        self._was_back = False  # the present outage's delays have begun anew
         self.tries = 0
 
     # What went well.
@@ -135,8 +138,14 @@ class Retries:
         self.succeeded()
 
     def back(self) -> None:
-        """The server answers again, and has not yet served this client: delays begin anew, and the time runs on."""
-        self.failures, self.tries = min(self.failures, 1), 0
+        """The server answers again, and has not yet served this client: delays begin anew, and the time runs on.
+
+        They do so once in an outage. A server may answer each of these requests, and fail at each request for a
+        segment: then it is not back, and a client without growing delays would be a storm.
+        """
+        if not self._was_back:
+            self._was_back = True
+            self.failures, self.tries = min(self.failures, 1), 0
 
     # Refusals.
 
@@ -228,7 +237,7 @@ class Retries:
     def over(self) -> None:
         """End the outage: the server is there."""
         self.restart()
-        self.lost = False
+        self.lost = self._was_back = False
 
     def _delay_s(self, backoff: Backoff, failures: int, rng: Random, floor_s: float | None = None) -> float:
         delay_s = max(MIN_DELAY_S, backoff.delay(max(1, failures), rng, floor_s=floor_s))

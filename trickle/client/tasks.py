@@ -28,7 +28,7 @@ import anyio
 import anyio.lowlevel
 
 from tricklecast.trickle.client.sockets import in_trio
-from tricklecast.trickle.errors import ClosedHere, TrickleError
+from tricklecast.trickle.errors import ClosedHere, LocalProtocolError, TrickleError
 
 if TYPE_CHECKING:
     import asyncio
@@ -99,6 +99,20 @@ def present_loop() -> object:
     from tricklecast.trickle.client.waking import get_running_loop
 
     return get_running_loop()
+
+
+def check_loop(opened_in: object, client: str) -> None:
+    """Check that a client is used in the event loop in which it was opened; ``None`` if it was not opened yet.
+
+    Its tasks and connections belong to that loop. In another one, a call would wait for them for ever.
+
+    Raises:
+        LocalProtocolError: it is used in another one.
+    """
+    if opened_in is not None and present_loop() != opened_in:
+        raise LocalProtocolError(
+            f"this {client} was opened in another event loop; threads share one of tricklecast.sync"
+        )
 
 
 async def beside(work: Callable[[], Coroutine[Any, Any, None]], wait: Callable[[], Awaitable[T]]) -> T:

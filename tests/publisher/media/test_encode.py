@@ -208,7 +208,8 @@ def test_a_missing_encoder_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 @pytest.mark.parametrize(
-    "settings", [{"audio_codec": "mp3"}, {"video_bitrate": 1 << 31}, {"audio_bitrate": 0}, {"gop_s": 0.0}]
+    "settings",
+    [{"audio_codec": "mp3"}, {"video_bitrate": 1 << 31}, {"video_bitrate": "2M"}, {"audio_bitrate": 0}, {"gop_s": 0.0}],
 )
 def test_settings_that_no_encoder_takes_are_refused(settings: dict[str, Any]) -> None:
     """Before anything is encoded."""

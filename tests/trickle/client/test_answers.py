@@ -92,10 +92,12 @@ def test_how_a_body_is_compressed_is_known() -> None:
         (b"\n\n one line \r\nanother", "one line"),
         (b"\xff\x00bell\x07", "\ufffdbell"),
         (b"x" * 1000, "x" * 200),
+        (b"\n<html>\r\n<head><title>\n502 Bad Gateway\n</title></head></html>", "a web page: 502 Bad Gateway"),
+        (b"<!DOCTYPE HTML>\n<p>no title", "a web page"),
     ],
 )
 def test_first_lines_are_printable_and_short(body: bytes, line: str) -> None:
-    """An error's body may be a page of HTML, or binary."""
+    """An error's body may be binary, or a page of HTML, of which only the title says something."""
     assert first_line(body) == line
 
 

@@ -14,6 +14,7 @@ from tricklecast.trickle.client.arguments import (
     CONNECTION_HEADERS,
     channel_url,
     channel_urls,
+    check_async,
     check_header_value,
     check_headers,
     check_number,
@@ -132,6 +133,23 @@ def test_names_that_no_header_has(name: Any) -> None:
     """A name that is no HTTP token is refused."""
     with pytest.raises(InvalidInput, match=r"^not the name of a header: "):
         check_headers({name: "1"})
+
+
+def test_headers_are_a_mapping() -> None:
+    """A list of pairs, which httpx takes, is refused by a clear error."""
+    with pytest.raises(InvalidInput, match="headers are a dictionary of names and values, not list"):
+        check_headers([("X-Name", "value")])  # type: ignore[arg-type]
+
+
+def test_clients_and_transports_that_block_are_refused() -> None:
+    """httpx has one of each kind for programs without async, under nearly the same name."""
+    check_async("client", None, "httpx.AsyncClient")
+    check_async("client", httpx.AsyncClient(), "httpx.AsyncClient")
+    check_async("transport", httpx.AsyncHTTPTransport(), "httpx.AsyncBaseTransport")
+    with pytest.raises(InvalidInput, match=r"client is an httpx\.AsyncClient, not Client"):
+        check_async("client", httpx.Client(), "httpx.AsyncClient")
+    with pytest.raises(InvalidInput, match=r"transport is an httpx\.AsyncBaseTransport, not HTTPTransport"):
+        check_async("transport", httpx.HTTPTransport(), "httpx.AsyncBaseTransport")
 
 
 @pytest.mark.parametrize("value", [" a", "a ", "a\nb", "a\x00", "\u00e9", "a\x7f", b"a", None])

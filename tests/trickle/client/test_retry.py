@@ -126,6 +126,18 @@ def test_a_server_that_answers_again_has_not_yet_served() -> None:
     assert retries.outlast(RECONNECT_S, ZeroRandom()) is None
 
 
+def test_a_server_that_answers_one_request_and_fails_at_the_next_is_not_back() -> None:
+    """Delays begin anew once in an outage: they grow, however often it answers without serving."""
+    retries, top = Retries(reconnect_s=None), TopRandom()
+    delays = []
+    for _ in range(8):
+        delays.append(retries.outlast(0.0, top))
+        retries.back()
+    assert delays == [0.25, 0.25, 0.5, 1, 2, 4, 4, 4]
+    retries.worked()
+    assert retries.outlast(0.0, top) == 0.25
+
+
 def test_an_outage_is_paid_for_once_and_not_after_a_success() -> None:
     """Who was served in between can go on through any number of outages; others come to the end of the budget."""
     budget = RetryBudget(0, 2)
