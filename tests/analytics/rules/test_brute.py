@@ -48,6 +48,7 @@ def test_traffic_without_a_plan(tmp_path: Path, seed: int) -> None:
     assert _compare(*_read([path])) > 5
 
 
+@pytest.mark.long  # test_planted.py holds the same log to what was planted
 def test_simulated_traffic(tmp_path: Path) -> None:
     """The same on a simulated fleet."""
     simulate_logs(tmp_path / "log", 31, Set.STANDARD, sizes(lines=10_000))
