@@ -163,6 +163,7 @@ def test_live_media_goes_on_after_an_outage_in_which_much_was_dropped(server: Lo
     run(main())
 
 
+@pytest.mark.usefixtures("forked_servers")
 @pytest.mark.parametrize("end", ["stop", "kill"])
 def test_a_live_stream_loses_nothing_while_its_server_restarts(end: str) -> None:
     """Segments that come while a real server is down wait in the buffer, and follow under their own numbers."""
@@ -314,6 +315,7 @@ def test_one_request_at_a_time_looks_for_a_server_that_is_away(server: LocalServ
     run(main())
 
 
+@pytest.mark.usefixtures("forked_servers")
 def test_a_killed_server_that_comes_back_gets_the_rest() -> None:
     """The segment under way is sent again whole, the writer is not disturbed, and the numbers go on."""
 
@@ -354,6 +356,7 @@ def test_a_channel_that_has_just_ended_begins_at_any_number(server: LocalServer)
     run(main())
 
 
+@pytest.mark.usefixtures("forked_servers")
 def test_a_segment_that_a_killed_server_had_stored_is_published(tmp_path: Path) -> None:
     """Only its answer was cut off. The server has forgotten the segment's key, so the publisher reads it back."""
 

@@ -2,13 +2,18 @@
 
 from __future__ import annotations
 
+import os
+import signal
+import sys
 from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
 from tests.support.certificates import make_certificate
+from tests.support.forked import command_of, python
 from tests.support.server import RunningServer, serve
+from tricklecast.testing import TestServer
 
 
 @pytest.fixture(scope="session")
@@ -24,3 +29,17 @@ def certificate(tmp_path_factory: pytest.TempPathFactory) -> Path:
     folder = tmp_path_factory.mktemp("tls")
     make_certificate(folder)
     return folder
+
+
+@pytest.fixture
+def forked_servers(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Servers of `tricklecast.testing` are forks of one that has imported all."""
+
+    def kill(server: TestServer) -> None:
+        """When it returns, the fork has ended, and not only its relay: the port is free."""
+        if server._process is not None:
+            os.kill(command_of(server._process.pid), signal.SIGKILL)
+            server._end()
+
+    monkeypatch.setattr(sys, "executable", python())
+    monkeypatch.setattr(TestServer, "kill", kill)

@@ -230,6 +230,8 @@ def _become(order: Order, streams: list[int]) -> None:
     os.environb.update(order.environment)
     os.chdir(order.folder)
     sys.argv = order.arguments
+    if sys.argv[0] == "-P":  # nothing is looked for beside a program
+        del sys.argv[0]
     if sys.argv[:2] == ["-m", "tricklecast"]:
         sys.argv[:2] = [str(MAIN)]
     if sys.argv[0] == str(MAIN):
