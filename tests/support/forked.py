@@ -301,10 +301,13 @@ LATE = (
 
 
 def import_all() -> None:
-    """Imports what commands would."""
+    """Imports what commands would, and makes what they would."""
     import tricklecast.app.server  # noqa: F401
-    from tricklecast.app.cli import load
+    from tests.support.later import make_control_planes_later
+    from tricklecast.app import cli
 
+    make_control_planes_later()
+    cli.load = cache(cli.load)
     for name in (
         "serve",
         "publish",
@@ -317,7 +320,8 @@ def import_all() -> None:
         "conformance",
         "stress",
     ):
-        load(name)
+        for parameter in cli.load(name).params:
+            parameter.get_runtime_param()
     for late in LATE:
         import_module(late)
 

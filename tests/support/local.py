@@ -13,16 +13,13 @@ import threading
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
-from functools import cache, partial
-from typing import Any, TypeVar, cast
+from typing import Any, TypeVar
 
 import uvloop
-from fastapi import FastAPI
 from fastapi.dependencies import models
-from starlette.types import Receive, Scope, Send
 
+from tests.support.later import make_control_planes_later
 from tests.support.waiting import WITHIN_S, eventually
-from tricklecast.app import node
 from tricklecast.app.access.authorizer import Access
 from tricklecast.app.bus import Bus
 from tricklecast.app.data_plane.context import DataPlane
@@ -42,27 +39,7 @@ CACHES = [value for value in vars(models).values() if hasattr(value, "cache_clea
 """What FastAPI knows of functions: it keeps a hundred servers, and each collection of garbage looks
 through them."""
 
-
-class Later:
-    """An ASGI application that is made for its first request.
-
-    FastAPI takes 40 ms for a control plane, which is most of a server's start, and most tests ask for channels alone.
-    """
-
-    def __init__(self, make: Callable[[], FastAPI]) -> None:
-        self._make: Callable[[], FastAPI] = cache(make)
-
-    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        await self._make()(scope, receive, send)
-
-
-def make_later(*parts: Any) -> Any:
-    """In place of what a node calls to make its control plane."""
-    return Later(partial(MAKE, *parts))
-
-
-MAKE = node._control_plane
-node._control_plane = cast(Any, make_later)
+make_control_planes_later()
 
 QUICK_END: dict[str, Any] = {"shutdown_drain_s": 0.05, "shutdown_deadline_s": 1, "shutdown_restart_s": 0}
 
