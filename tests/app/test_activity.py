@@ -132,7 +132,7 @@ def test_running_requests_are_seen() -> None:
 def test_serve_shows_who_comes_on_its_terminal() -> None:
     """With the time of day."""
     ours, theirs = pty.openpty()
-    with open(theirs, "w") as stderr, serve(stderr=stderr, fork=False) as server, server.client() as target:
+    with open(theirs, "w") as stderr, serve(stderr=stderr) as server, server.client() as target:
         target.channel("c").publish(0, b"x").end()
         shown = ""
         while "ended" not in shown:

@@ -19,6 +19,7 @@ import pytest
 import tricklecast.testing
 from tests.subscriber.fake import Exchange, fake, run, timed
 from tests.subscriber.test_client import Slept, channel, collect
+from tests.support.fixtures import servers_are_forks
 from tests.support.waiting import until
 from tricklecast.subscriber import Message, Messages, Position, Subscriber, json_lines, json_messages
 from tricklecast.trickle.errors import BrokenByPeer, ChannelNotFound, ClosedHere, ConnectionLost, LocalProtocolError
@@ -30,7 +31,7 @@ FORMS = [pytest.param(form, id=form.__name__) for form in (Subscriber, json_mess
 @pytest.fixture(scope="module")
 def server() -> Iterator[tricklecast.testing.TestServer]:
     """A process of its own, so that all sockets of this one are the clients'."""
-    with tricklecast.testing.server() as running:
+    with servers_are_forks(), tricklecast.testing.server() as running:
         yield running
 
 

@@ -19,6 +19,7 @@ import pytest
 import tricklecast.testing
 from tests.app.core.support import owned
 from tests.subscriber.fake import run, timed
+from tests.support.fixtures import servers_are_forks
 from tests.support.local import LocalServer, local_server
 from tests.support.streams import serve_streams
 from tests.support.waiting import eventually, until
@@ -43,7 +44,7 @@ def server() -> Iterator[LocalServer]:
 @pytest.fixture(scope="module")
 def mortal() -> Iterator[tricklecast.testing.TestServer]:
     """A server in a process of its own, which a test may kill and start again."""
-    with tricklecast.testing.server() as running:
+    with servers_are_forks(), tricklecast.testing.server() as running:
         yield running
 
 

@@ -242,7 +242,8 @@ def test_a_server_that_restarts_is_found_again() -> None:
             async with Subscriber(url, start=0) as subscriber:
                 for _ in range(2):
                     assert await (await anext(subscriber)).read() == b"before"
-                await anyio.to_thread.run_sync(first.stop, signal.SIGKILL)
+                os.kill(first.pid, signal.SIGKILL)
+                await anyio.to_thread.run_sync(first.process.wait)
                 with serve("--port", port):
                     await publish(http, url, 0, b"after")
                     segment = await anext(subscriber)
@@ -250,7 +251,7 @@ def test_a_server_that_restarts_is_found_again() -> None:
                     assert await segment.read() == b"after"
 
     port = str(free_port())  # nobody else gets it meanwhile
-    with serve("--port", port, fork=False) as first:
+    with serve("--port", port) as first:
         run(lambda: main(first))
 
 

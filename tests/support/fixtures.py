@@ -6,6 +6,7 @@ import os
 import signal
 import sys
 from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
@@ -32,8 +33,15 @@ def certificate(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 @pytest.fixture
-def forked_servers(monkeypatch: pytest.MonkeyPatch) -> None:
+def forked_servers() -> Iterator[None]:
     """Servers of `tricklecast.testing` are forks of one that has imported all."""
+    with servers_are_forks():
+        yield
+
+
+@contextmanager
+def servers_are_forks() -> Iterator[None]:
+    """The same, for a block."""
 
     def kill(server: TestServer) -> None:
         """When it returns, the fork has ended, and not only its relay: the port is free."""
@@ -41,5 +49,7 @@ def forked_servers(monkeypatch: pytest.MonkeyPatch) -> None:
             os.kill(command_of(server._process.pid), signal.SIGKILL)
             server._end()
 
-    monkeypatch.setattr(sys, "executable", python())
-    monkeypatch.setattr(TestServer, "kill", kill)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(sys, "executable", python())
+        patch.setattr(TestServer, "kill", kill)
+        yield

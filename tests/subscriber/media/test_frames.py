@@ -23,6 +23,7 @@ import pytest
 from anyio import to_thread
 
 from tests.publisher.media.clips import decode, frame_hash, make_clip
+from tests.support.fixtures import servers_are_forks
 from tests.support.local import local_server
 from tests.support.waiting import WITHIN_S, until
 from tricklecast.publisher import Publisher
@@ -672,7 +673,7 @@ async def test_a_reader_that_reconnects_ends_at_a_refusal_for_good(
 async def test_a_life_ends_where_the_channel_begins_anew(tmp_path: Path) -> None:
     """On a server that was restarted, another publisher begins: ``next`` says where the former life ended."""
     segments = segments_of(make_clip(tmp_path / "clip.mp4", audio=None))
-    with server() as running, anyio.fail_after(WITHIN_S):
+    with servers_are_forks(), server() as running, anyio.fail_after(WITHIN_S):
         url = running.url("cam")
         async with frames(url, start="earliest", reconnect=True) as reader:
             publisher = await Publisher(url).open()
