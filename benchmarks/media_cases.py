@@ -111,7 +111,7 @@ def _joined(*names: str) -> Callable[[Path, Path], None]:
 BASE: Final = "{V} {A} {X} -bf 3 -c:a aac base.ts"
 MP4: Final = "{V} {A} {X} -c:a aac base.mp4"
 LACED: Final = (
-    "{V} {A} -vf scale=720:576,setsar=16/11,tinterlace=interleave_top -flags +ildct+ilme -top 1 -c:v mpeg2video"
+    "{V} {A} -vf scale=720:576,setsar=16/11,tinterlace=interleave_top -flags +ildct+ilme -c:v mpeg2video"
     " -b:v 3M -g 12 -c:a mp2 laced.ts"
 )
 ROTATED: Final = MP4 + "\n-i base.mp4 -c copy -metadata:s:v:0 rotate=90 rotated.mp4"

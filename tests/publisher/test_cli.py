@@ -73,7 +73,8 @@ def status(url: str) -> int:
         with urllib.request.urlopen(url, timeout=WITHIN_S) as response:
             return int(response.status)
     except urllib.error.HTTPError as error:
-        return error.code
+        with error:
+            return error.code
 
 
 def test_a_clip_arrives_as_it_is(server: RunningServer, tmp_path: Path) -> None:

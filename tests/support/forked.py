@@ -30,7 +30,7 @@ from contextlib import suppress
 from dataclasses import dataclass
 from functools import cache
 from importlib import import_module
-from io import TextIOWrapper
+from io import FileIO, TextIOWrapper
 from pathlib import Path
 from types import ModuleType
 from typing import Any
@@ -236,8 +236,8 @@ def _become(order: Order, streams: list[int]) -> None:
         sys.argv[:2] = [str(MAIN)]
     if sys.argv[0] == str(MAIN):
         globals()["__package__"] = "tricklecast"
-    if "PYTHONUNBUFFERED" in os.environ and isinstance(sys.stdout, TextIOWrapper):
-        sys.stdout.reconfigure(write_through=True)
+    if "PYTHONUNBUFFERED" in os.environ:  # as Python does: no buffer, be it of text or of bytes
+        sys.stdout = TextIOWrapper(FileIO(1, "w", closefd=False), sys.stdout.encoding, write_through=True)
 
 
 def _run() -> None:

@@ -6,6 +6,7 @@ import io
 import os
 import re
 import socket
+import struct
 import subprocess
 import threading
 from collections import Counter
@@ -103,7 +104,7 @@ def test_of_a_damaged_source_all_that_decodes_is_published_and_recorded(
     said = record(done.segments, tmp_path / name)
     wanted, got = decodable(source), decodable(tmp_path / name)
     assert got["video"] == wanted["video"]
-    assert wanted["audio"] - 2 <= got["audio"] <= wanted["audio"]
+    assert abs(wanted["audio"] - got["audio"]) <= 2  # without a packet that it cannot read, a decoder may read the next
     assert done.report.said[0].startswith(f"{source} is damaged: ")
     assert "damaged packets published" in done.report.said[1]
     assert len(done.report.said) == 2
@@ -207,7 +208,7 @@ def test_any_damage_to_segments_leaves_a_whole_recording(tmp_path: Path, clip: P
 def test_pictures_of_a_variable_rate_keep_their_times(tmp_path: Path, name: str) -> None:
     """Through MPEG-TS, which does not say how long a picture is, and over the fragments of the file."""
     select = "select='if(between(mod(n,37),5,11),0,gt(random(3),0.3))'"
-    source = made(tmp_path / "vfr.mp4", f"{picture(6)} {tone(6)} -vf {select} -vsync vfr {H264} {AAC}")
+    source = made(tmp_path / "vfr.mp4", f"{picture(6)} {tone(6)} -vf {select} -fps_mode vfr {H264} {AAC}")
     record(publish(source).segments, tmp_path / name)
     wanted, got = picture_times(source), picture_times(tmp_path / name)
     assert len(got) == len(wanted)
@@ -217,7 +218,7 @@ def test_pictures_of_a_variable_rate_keep_their_times(tmp_path: Path, name: str)
 @pytest.mark.parametrize("frames", range(22, 28))
 def test_the_last_picture_is_shown(tmp_path: Path, frames: int) -> None:
     """Also where it was decoded before the others of the last fragment, and where its length is not told."""
-    interlaced = "-vf tinterlace=interleave_top -flags +ildct+ilme -top 1 -c:v mpeg2video -g 12 -bf 2"
+    interlaced = "-vf tinterlace=interleave_top -flags +ildct+ilme -c:v mpeg2video -g 12 -bf 2"
     source = made(tmp_path / "film.ts", f"{picture(4, '64x64')} {interlaced} -frames:v {frames}")
     record(publish(source).segments, tmp_path / "out.mp4")
     assert shown_frames(tmp_path / "out.mp4") == shown_frames(source)
@@ -253,15 +254,22 @@ def test_a_picture_that_cannot_be_carried_is_no_picture_less(tmp_path: Path) -> 
         Run(str(source), FILE).run()
 
 
-def turned(path: Path, degrees: str) -> Path:
-    """A film of a phone that was held in another way."""
-    film = made(path.with_name("film.mp4"), f"{picture(1)} {H264}")
-    return made(path, f"-i film.mp4 -c copy -metadata:s:v:0 rotate={degrees}", inputs={"film.mp4": film.read_bytes()})
+def turned(path: Path, degrees: int) -> Path:
+    """A film of a phone that was held in another way.
+
+    The matrix of the track says so. No option of ffmpeg sets it in all versions.
+    """
+    film = bytearray(made(path, f"{picture(1)} {H264}").read_bytes())
+    at = film.index(b"tkhd") + 44
+    cos, sin = {90: (0, 1), 180: (-1, 0), 270: (0, -1)}[degrees]
+    struct.pack_into(">5i", film, at, cos << 16, -sin << 16, 0, sin << 16, cos << 16)
+    path.write_bytes(film)
+    return path
 
 
 def test_a_turned_picture_stays_turned_in_mp4(tmp_path: Path) -> None:
     """In segments and in recordings; MPEG-TS cannot say it, which people are told."""
-    source = turned(tmp_path / "turned.mp4", "90")
+    source = turned(tmp_path / "turned.mp4", 90)
     segments = publish(source, "fmp4").segments
     record(segments, tmp_path / "out.mp4")
     (tmp_path / "segment.mp4").write_bytes(segments[0])
@@ -274,8 +282,8 @@ def test_a_turned_picture_stays_turned_in_mp4(tmp_path: Path) -> None:
     ]
 
 
-@pytest.mark.parametrize("degrees", ["90", "180", "270"])
-def test_encoding_turns_the_picture(tmp_path: Path, degrees: str) -> None:
+@pytest.mark.parametrize("degrees", [90, 180, 270])
+def test_encoding_turns_the_picture(tmp_path: Path, degrees: int) -> None:
     """As players turn it."""
     source = turned(tmp_path / "turned.mp4", degrees)
     done = Run(str(source), MediaOptions(realtime=False, encoding=Encoding(video_bitrate=4_000_000))).run()
@@ -296,7 +304,7 @@ def combing(picture: Any) -> float:
 
 def test_encoding_makes_whole_pictures_of_interlaced_ones(tmp_path: Path) -> None:
     """All of them, at their times."""
-    interlaced = "-vf tinterlace=interleave_top -flags +ildct+ilme -top 1 -c:v mpeg2video -q:v 2 -g 12 -bf 2"
+    interlaced = "-vf tinterlace=interleave_top -flags +ildct+ilme -c:v mpeg2video -q:v 2 -g 12 -bf 2"
     source = made(tmp_path / "film.ts", f"{picture(2, '360x288', 50)} {interlaced}")
     done = Run(str(source), MediaOptions(realtime=False, encoding=Encoding())).run()
     (tmp_path / "out.ts").write_bytes(b"".join(done.segments))

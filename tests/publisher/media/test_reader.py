@@ -9,6 +9,7 @@ import sys
 import threading
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from dataclasses import replace
 from fractions import Fraction
 from itertools import pairwise
 from pathlib import Path
@@ -168,12 +169,14 @@ def test_what_comes_back_may_be_another_stream(tmp_path: Path, kind: ContainerNa
 
 
 def test_a_source_that_breaks_and_does_not_come_back_is_an_error(tmp_path: Path) -> None:
-    """What came before is published; a broken connection is no end."""
+    """What came before is published; a broken connection is no end.
+
+    The answer has a length: of a chunked one, the libavformat of FFmpeg 9.0 takes a break for the end.
+    """
     data = make_clip(tmp_path / "clip.ts").read_bytes()
-    head = b"HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\nContent-Type: video/mp2t\r\n\r\n"
-    broken = head + b"%x\r\n" % (len(data) + 1) + data  # the last chunk is one byte short
-    with serving(broken) as address:
-        run = Run(f"http://{address}/live.ts", OPTIONS, {"reconnect": "0"})
+    head = b"HTTP/1.1 200 OK\r\nContent-Length: %d\r\nContent-Type: video/mp2t\r\n\r\n" % (len(data) + 1)
+    with serving(head + data) as address:
+        run = Run(f"http://{address}/live.ts", replace(OPTIONS, reconnect=True), {"reconnect": "0"})
         with pytest.raises(InvalidInput, match=r"did not come back within 0.2 s: cannot read .*refused"):
             run.run()
     assert len(run.decoded().hashes["video"]) > FRAMES - 5
