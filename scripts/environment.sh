@@ -27,7 +27,7 @@ apt_install() {
 
 find_python() {
     local candidate
-    for candidate in "${PYTHON:-}" python3 python3.13 python3.12 python3.11; do
+    for candidate in "${PYTHON:-}" python3 python3.14 python3.13 python3.12 python3.11; do
         [ -n "$candidate" ] || continue
         if "$candidate" -c 'import sys; sys.exit(sys.version_info < (3, 11))' >/dev/null 2>&1; then
             printf '%s' "$candidate"
