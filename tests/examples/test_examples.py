@@ -38,7 +38,7 @@ from tests.support.forked import forked
 from tests.support.spark_cluster import HOME, run_in_cluster, spark_cluster
 from tests.support.spark_cluster import environment as spark_environment
 from tests.support.waiting import eventually
-from tricklecast import Publisher, Subscriber
+from tricklecast import Publisher, Subscriber, sync
 from tricklecast.analytics.lines import Reading, find_logs
 from tricklecast.analytics.logs.compact import compact
 from tricklecast.media import MediaPublisher
@@ -294,6 +294,31 @@ def test_fastapi_app(trickle: TestServer) -> None:
             app.stderr.read()
     assert said == [0, 1]
     assert httpx.get(f"{trickle.url('web')}/next").headers["Lp-Trickle-Closed"] == "terminated"
+
+
+def test_fastapi_stream(trickle: TestServer) -> None:
+    """The response has all messages, and goes on; the app's stop breaks it off, so that its client knows."""
+    options = ["--app-dir", "examples", "--port", "0", "--timeout-graceful-shutdown", "1"]
+    command = [sys.executable, "-m", "uvicorn", *options, "fastapi_stream:app"]
+    url = trickle.url("streamed")
+    with sync.Publisher(url) as publisher:
+        publisher.publish_json(0)
+        environment = {**os.environ, "CHANNEL_URL": url}
+        with subprocess.Popen(command, stderr=subprocess.PIPE, text=True, cwd=ROOT, env=environment) as app:
+            assert app.stderr is not None
+            try:
+                at = next(found[1] for line in app.stderr if (found := re.search(r"running on (\S+)", line)))
+                with httpx.stream("GET", f"{at}/stream") as response:
+                    lines = response.iter_lines()
+                    for number in range(3):
+                        assert json.loads(next(lines)) == {"missed": 0, "value": number}
+                        publisher.publish_json(number + 1)
+                    app.terminate()
+                    with pytest.raises(httpx.RemoteProtocolError, match="without sending complete message body"):
+                        list(lines)
+            finally:
+                app.terminate()
+                app.stderr.read()
 
 
 def test_fastapi_app_under_its_test_client(trickle: TestServer, monkeypatch: pytest.MonkeyPatch) -> None:
