@@ -10,7 +10,6 @@ from __future__ import annotations
 import io
 import re
 import sys
-from collections.abc import Iterator
 
 import coverage
 import pytest
@@ -18,18 +17,21 @@ from coverage.exceptions import NoDataError
 
 
 class Contexts:
-    """A plugin of pytest that records under the name of the file that runs."""
+    """A plugin of pytest that records under the name of the file that runs: its tests are together.
+
+    Each change of the name stores what was recorded, which takes milliseconds.
+    """
 
     def __init__(self, measured: coverage.Coverage) -> None:
         self._measured = measured
+        self._file = ""
 
-    @pytest.hookimpl(wrapper=True)
-    def pytest_runtest_protocol(self, item: pytest.Item) -> Iterator[None]:
-        """A test with its fixtures."""
-        self._measured.switch_context(item.location[0])
-        result = yield
-        self._measured.switch_context("")
-        return result
+    @pytest.hookimpl(tryfirst=True)
+    def pytest_runtest_protocol(self, item: pytest.Item) -> None:
+        """Before a test with its fixtures."""
+        if item.location[0] != self._file:
+            self._file = item.location[0]
+            self._measured.switch_context(self._file)
 
 
 def main(test_of: dict[str, str]) -> int:
