@@ -76,7 +76,7 @@ def channel_urls(urls: URLs) -> tuple[ChannelURL, ...]:
     several: list[str] = [*urls] if isinstance(urls, Iterable) and not isinstance(urls, bytes) else [urls]
     for url in several:
         if not isinstance(url, str):  # not in the message, where a part of it may be a password
-            raise InvalidInput(f"the channel's URL is a text, or a list of texts: {type(url).__name__} is none")
+            raise InvalidInput(f"the channel's URL is a text, or a list of texts, not {type(url).__name__}")
     parsed = tuple(dict.fromkeys(map(channel_url, several)))
     if not parsed:
         raise InvalidInput("give at least one URL of the channel")

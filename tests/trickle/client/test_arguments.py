@@ -58,9 +58,9 @@ def test_a_comma_within_a_url_belongs_to_it() -> None:
         ("http://a/trickle/cam,http://b/trickle/mic", "names the channel 'mic'; the first URL names 'cam'"),
         ("", "not a usable URL"),
         (["http://a/cam", "ftp://b/cam"], "must begin with http"),
-        (None, "a list of texts: NoneType is none"),
-        (["http://a/cam", None], "a list of texts: NoneType is none"),
-        (b"http://a/cam", "a list of texts: bytes is none"),
+        (None, "a list of texts, not NoneType"),
+        (["http://a/cam", None], "a list of texts, not NoneType"),
+        (b"http://a/cam", "a list of texts, not bytes"),
     ],
 )
 def test_urls_that_name_no_channel_or_several(urls: Any, why: str) -> None:
