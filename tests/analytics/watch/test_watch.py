@@ -399,7 +399,7 @@ def test_params_decide(tmp_path: Path, store: Store) -> None:
 
 # --- stories: what one watch tells of many storms ---------------------------------------------------------------------
 
-LOOK_S: Final = 2
+LOOK_S: Final = 4
 """So often the log is read. Seconds."""
 
 Read = tuple[float, list[str]]
@@ -468,7 +468,7 @@ def played(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Played]:
     folder = tmp_path_factory.mktemp("stories")
     with Store(folder / "state") as store:
         watched, news, begun_s = Watched(folder, store), [], 0
-        for at_s in range(LOOK_S, 130, LOOK_S):
+        for at_s in range(LOOK_S, 100, LOOK_S):
             lines = [
                 own(name, each)
                 for name, reads in STORIES.items()
@@ -493,7 +493,7 @@ REFUSED_OTHERWISE = story(
 
 def test_a_storm_is_not_over_while_its_client_is_refused_otherwise(played: Played) -> None:
     """A client that is told "ended", and then 404 once a second, has not stopped, though few 404s are no storm yet."""
-    assert played.told(REFUSED_OTHERWISE) == [(2, "firing"), (22, "resolved")]
+    assert played.told(REFUSED_OTHERWISE) == [(4, "firing"), (24, "resolved")]
     assert [(one.id, one.n) for one in played.reported(REFUSED_OTHERWISE)] == [(*played.ids(REFUSED_OTHERWISE), 35)]
 
 
@@ -507,32 +507,32 @@ IN_TURN = story(
 
 def test_a_storm_is_over_when_none_of_its_clients_goes_on(played: Played) -> None:
     """Refusals with pauses, of several of its clients in turn, are no client that goes on."""
-    assert played.told(IN_TURN) == [(2, "firing"), (12, "resolved")]
+    assert played.told(IN_TURN) == [(4, "firing"), (16, "resolved")]
 
 
-SLOWER = story("slower", loop(9, **POST), [line(turn * 0.8, **POST) for turn in range(3, 28)])
+SLOWER = story("slower", loop(9, **POST), [line(turn * 0.8, **POST) for turn in range(5, 28)])
 
 
 def test_a_storm_is_not_over_while_its_client_goes_on_more_slowly(played: Played) -> None:
     """Posts are counted by ten seconds, and too few of them in so long are no storm until they are thirty."""
-    assert played.told(SLOWER) == [(2, "firing"), (28, "resolved")]
+    assert played.told(SLOWER) == [(4, "firing"), (32, "resolved")]
 
 
 FIRST_IS_SLOWER = story(
     "first is slower",
-    [line(at_s, client="a", **POST) for at_s in (1, 4, 7)],
+    [line(at_s, client="a", **POST) for at_s in (1, 4, 8)],
     loop(10, 8, client="b", **POST),
-    loop(9, 10, client="a", **POST),
-    loop(5, 12, client="b", **POST),
-    [line(turn, client="a", **POST) for turn in range(12, 25)],
+    loop(9, 12, client="a", **POST),
+    loop(5, 16, client="b", **POST),
+    [line(turn, client="a", **POST) for turn in range(16, 29)],
 )
 
 
 def test_a_storm_keeps_its_id_when_its_first_client_goes_on_more_slowly(played: Played) -> None:
     """The rules find only the other client then, under the id that was the incident's before, and go on to do so."""
-    assert sorted(played.told(FIRST_IS_SLOWER)) == [(10, "firing"), (12, "firing"), (12, "resolved"), (32, "resolved")]
+    assert sorted(played.told(FIRST_IS_SLOWER)) == [(12, "firing"), (16, "firing"), (16, "resolved"), (40, "resolved")]
     first, second = played.ids(FIRST_IS_SLOWER)
-    [(_, over)] = [each for each in played.alerts(FIRST_IS_SLOWER) if each[0] == 32]
+    [(_, over)] = [each for each in played.alerts(FIRST_IS_SLOWER) if each[0] == 40]
     assert (over["incident"]["id"], first != second) == (second, True)
 
 
@@ -547,7 +547,7 @@ TOGETHER = story(
 
 def test_a_storm_of_clients_that_begin_together_keeps_its_id(played: Played) -> None:
     """It does not matter which of them was there last, as times in whole seconds have it for many."""
-    assert played.told(TOGETHER) == [(2, "firing"), (14, "resolved")]
+    assert played.told(TOGETHER) == [(4, "firing"), (16, "resolved")]
     assert [one.id for one in played.reported(TOGETHER)] == played.ids(TOGETHER)
 
 
@@ -555,15 +555,15 @@ YEARS_S: Final = 5 * 365 * 86_400.0
 A_LINE_AHEAD = story(
     "a line ahead",
     loop(10),
-    (2, [line(YEARS_S), line(YEARS_S, client="other"), *loop(5, 1)]),
-    loop(20, 4),
-    loop(10, 6, client="next", channel="news"),
+    (4, [line(YEARS_S), line(YEARS_S, client="other"), *loop(5, 5)]),
+    loop(20, 8),
+    loop(10, 12, client="next", channel="news"),
 )
 
 
 def test_a_line_years_ahead_silences_and_ends_nothing(played: Played) -> None:
     """A storm that goes on is not over because of it, and the next storm is told."""
-    assert played.told(A_LINE_AHEAD) == [(2, "firing"), (8, "firing"), (12, "resolved"), (14, "resolved")]
+    assert played.told(A_LINE_AHEAD) == [(4, "firing"), (16, "firing"), (20, "resolved"), (24, "resolved")]
 
 
 WRONG = story("wrong", (0, loop(10, YEARS_S, node="edge-2", client="x", channel="news")), loop(10))
@@ -571,7 +571,7 @@ WRONG = story("wrong", (0, loop(10, YEARS_S, node="edge-2", client="x", channel=
 
 def test_a_server_whose_clock_is_wrong_is_watched_as_any_other(played: Played) -> None:
     """Its storm is told and ends like one of a server whose clock is right; that it is wrong is noted."""
-    assert played.told(WRONG) == [(2, "firing"), (2, "firing"), (8, "resolved"), (8, "resolved")]
+    assert played.told(WRONG) == [(4, "firing"), (4, "firing"), (12, "resolved"), (12, "resolved")]
     skew_s = played.watch.judge.window.skew_s
     assert skew_s["wrong/edge-2"] == pytest.approx(YEARS_S, abs=5)
     assert "wrong/edge-1" not in skew_s
@@ -592,7 +592,7 @@ OFF: Final = {story(f"{by_s:+} s", *off(by_s)): by_s for by_s in (90, -90, -3_60
 @pytest.mark.parametrize("name", OFF)
 def test_a_clock_that_is_off_ends_nothing_and_is_told(played: Played, name: str) -> None:
     """By a minute and a half, or an hour: the storm is told while it goes on, and is over when it is."""
-    assert played.told(name) == [(2, "firing"), (16, "resolved")]
+    assert played.told(name) == [(4, "firing"), (20, "resolved")]
     err = StringIO()
     Status(err, played.watch, quiet=True, name="x").show([])
     [said] = [each for each in err.getvalue().splitlines() if f"{name}/" in each]
@@ -601,24 +601,24 @@ def test_a_clock_that_is_off_ends_nothing_and_is_told(played: Played, name: str)
     assert "edge-2" in said
 
 
-WORSE = story("worse", loop(10, 0, 0.1), loop(300, 2, 0.005), loop(300, 6, 0.005))
+WORSE = story("worse", loop(10, 0, 0.1), loop(300, 4, 0.005), loop(300, 8, 0.005))
 
 
 def test_a_storm_that_costs_more_is_told_as_worse(played: Played) -> None:
     """Severity follows what it does to the server, and rises once."""
-    assert played.told(WORSE) == [(2, "firing"), (4, "worse"), (14, "resolved")]
+    assert played.told(WORSE) == [(4, "firing"), (8, "worse"), (20, "resolved")]
     severities = [each["incident"]["severity"] for _, each in played.alerts(WORSE)]
     assert severities == ["warn", "critical", "critical"]
 
 
-BEFORE = story("before", (4, loop(10, 3)), (6, loop(30, 0, 0.1)), (8, loop(30, 1, 0.1, client="b")))
+BEFORE = story("before", (4, loop(10, 3)), (8, loop(30, 0, 0.1)), (12, loop(30, 1, 0.1, client="b")))
 
 
 def test_what_came_before_leaves_it_its_id(played: Played) -> None:
     """Earlier lines that turn out to belong to it are no news; another client on its channel makes it one of many."""
-    assert sorted(played.told(BEFORE)) == [(6, "firing"), (10, "firing"), (10, "resolved"), (16, "resolved")]
+    assert sorted(played.told(BEFORE)) == [(8, "firing"), (16, "firing"), (16, "resolved"), (24, "resolved")]
     first, second = played.ids(BEFORE)
-    assert {(each["incident"]["id"], each["into"]) for at_s, each in played.alerts(BEFORE) if at_s == 10} == {
+    assert {(each["incident"]["id"], each["into"]) for at_s, each in played.alerts(BEFORE) if at_s == 16} == {
         (first, second),
         (second, None),
     }
@@ -630,10 +630,8 @@ AGAIN = story("again", *(loop(20, 40.0 * turn) for turn in range(3)))
 
 def test_a_storm_that_comes_again_has_the_newest_id(played: Played) -> None:
     """What was told of the former one is not told again although the rules still find it, and no alert has its key."""
-    begun = [
-        (at_s, status) for turn in range(3) for at_s, status in ((40 * turn + 2, "firing"), (40 * turn + 8, "resolved"))
-    ]
-    assert played.told(AGAIN) == begun
+    times = [(begin_s + 4, begin_s + 12) for begin_s in (0, 40, 80)]
+    assert played.told(AGAIN) == [each for begun, over in times for each in ((begun, "firing"), (over, "resolved"))]
     assert {each["incident"]["n"] for _, each in played.alerts(AGAIN)} == {20}
     [name] = played.ids(AGAIN)
     assert [one.id for one in played.reported(AGAIN)] == [f"{name}-3", f"{name}-2", name]
