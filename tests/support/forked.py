@@ -40,6 +40,7 @@ from tests.support.relay import send
 ROOT = Path(__file__).parents[2]
 MAIN = ROOT / "tricklecast" / "__main__.py"
 RELAY = Path(__file__).with_name("relay.py")
+PYTHON = sys.executable  # a test may put the stand-in in its place
 HEADER = struct.Struct("I")
 CODE = struct.Struct("i")
 
@@ -56,7 +57,7 @@ def forked(
         preload: a library that the nursery, and so each command, loads first.
     """
     program = str(script or MAIN)
-    return [sys.executable, "-I", "-S", str(RELAY), _nursery(module, preload), program, *map(str, arguments)]
+    return [PYTHON, "-I", "-S", str(RELAY), _nursery(module, preload), program, *map(str, arguments)]
 
 
 @cache
@@ -68,7 +69,7 @@ def python() -> str:
     """
     path = Path(_nursery("tests.support.forked", "")).with_name("python")
     path.write_text(
-        f"#!{sys.executable} -IS\n"
+        f"#!{PYTHON} -IS\n"
         "import sys\n"
         f"sys.path.append({str(RELAY.parent)!r})\n"
         "from relay import relay\n"
@@ -97,7 +98,7 @@ def _nursery(module: str, preload: str) -> str:
     folder = tempfile.mkdtemp(prefix="tricklecast-forks-")
     path = os.path.join(folder, "socket")
     process = subprocess.Popen(
-        [sys.executable, "-m", module, "nursery", path],
+        [PYTHON, "-m", module, "nursery", path],
         stdin=subprocess.PIPE,
         stdout=subprocess.PIPE,
         cwd=ROOT,
@@ -260,6 +261,8 @@ def _run() -> None:
         code = 0
     except SystemExit as end:
         code = end.code
+        if not isinstance(code, int | None):
+            print(code, file=sys.stderr)
     except BaseException:
         sys.excepthook(*sys.exc_info())
     try:
@@ -274,8 +277,9 @@ def _run() -> None:
     os._exit(code if isinstance(code, int) else 0 if code is None else 1)
 
 
+COMMANDS = "serve", "publish", "ingest", "subscribe", "clip", "relay", "channels", "check", "conformance", "stress"
+
 LATE = (
-    # What libraries import when they are first used, and so each fork otherwise: a third of what a command takes.
     "anyio._backends._asyncio",
     "encodings.ascii",
     "encodings.idna",
@@ -284,7 +288,10 @@ LATE = (
     "typer._adapters",
     "typer._click.decorators",
     "uvicorn.lifespan.off",
-    # What commands import when they need it.
+)
+"""What libraries import when they are first used, and so each fork otherwise: a third of what a command takes."""
+
+LATE_OF_COMMANDS = (
     "tricklecast.app.cluster.member",
     "tricklecast.app.tools.stress.runner",
     "tricklecast.publisher.ingest.sessions",
@@ -298,37 +305,27 @@ LATE = (
     "tricklecast.subscriber.relay.run",
     "tricklecast.trickle.client.waking",
 )
+"""What commands import when they need it."""
 
 
-def import_all() -> None:
-    """Imports what commands would, and makes what they would."""
+def import_all(*commands: str) -> None:
+    """Imports what commands would, and makes what they would; ``commands``: only these."""
     import tricklecast.app.server  # noqa: F401
     from tests.support.later import make_control_planes_later
     from tricklecast.app import cli
 
     make_control_planes_later()
     cli.load = cache(cli.load)
-    for name in (
-        "serve",
-        "publish",
-        "ingest",
-        "subscribe",
-        "clip",
-        "relay",
-        "channels",
-        "check",
-        "conformance",
-        "stress",
-    ):
+    for name in commands or COMMANDS:
         for parameter in cli.load(name).params:
             parameter.get_runtime_param()
-    for late in LATE:
+    for late in LATE if commands else (*LATE, *LATE_OF_COMMANDS):
         import_module(late)
 
 
-def serve_forks(path: str) -> None:
-    """Is the nursery, and in the end a command."""
-    import_all()
+def serve_forks(path: str, *commands: str) -> None:
+    """Is the nursery, and in the end a command; ``commands``: it will be one of these, else any one."""
+    import_all(*commands)
     gc.freeze()
     nursery(path)
     _run()

@@ -6,6 +6,7 @@ import socket
 import ssl
 from collections.abc import Iterator
 from contextlib import contextmanager
+from functools import lru_cache
 from typing import Any, Final
 
 from tests.support.local import LocalServer
@@ -27,6 +28,7 @@ PATIENT: Final[dict[str, Any]] = {
 }
 
 
+@lru_cache(8)
 def pattern(size: int, start: int = 0) -> bytes:
     """Bytes that tell where they are."""
     return b"".join(b"%08x" % number for number in range(start // 8, (start + size) // 8))
@@ -46,11 +48,11 @@ class SlowPeer:
 
     def take(self, size: int) -> bytes:
         """Read so many bytes."""
-        taken = b""
+        taken = bytearray()
         while len(taken) < size:
             taken += (more := self.socket.recv(size - len(taken)))
             assert more, f"cut off after {len(taken)} of {size} bytes"
-        return taken
+        return bytes(taken)
 
     def rest(self) -> bytes:
         """Read until the connection ends, one way or another."""

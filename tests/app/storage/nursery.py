@@ -38,7 +38,7 @@ def main() -> None:
     for (module, name), value in changed.items():
         assert hasattr(module, name)
         setattr(module, name, value)
-    forked.serve_forks(sys.argv[2])
+    forked.serve_forks(sys.argv[2], "serve")
 
 
 if __name__ == "__main__":

@@ -341,8 +341,8 @@ def test_a_file_that_is_read_from_is_not_removed(folder: Path) -> None:
 
 def test_a_replay_takes_little_memory(folder: Path) -> None:
     """A reader that takes nothing holds one part of a segment, however large that is."""
-    with durable(folder, max_segment_bytes=64 << 20) as (server, target, archive):
-        channel = target.channel("film").publish(0, body(0, 32 << 20), body(1), body(2))
+    with durable(folder) as (server, target, archive):
+        channel = target.channel("film").publish(0, body(0, 8 << 20), body(1), body(2))
         settled(server, archive)
         before = server.inside(lambda: archive.budget.used)
         readers = [channel.read(0) for _ in range(4)]

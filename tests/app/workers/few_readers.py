@@ -25,4 +25,4 @@ if __name__ == "__main__":
         for name, value in values.items():
             assert hasattr(module, name), name
             setattr(module, name, value)
-    serve_forks(sys.argv[2])
+    serve_forks(sys.argv[2], "serve")

@@ -17,6 +17,7 @@ from typing import Self
 import pytest
 
 from tests.publisher.media.clips import make_clip
+from tests.support.forked import python
 from tests.support.ports import free_port
 from tricklecast.publisher.media import inputs
 from tricklecast.publisher.media.inputs import Input, Kind, NetworkBytes
@@ -226,7 +227,7 @@ class UdpCamera:
             )
             stream.flush()
             if request.startswith(b"PLAY"):
-                sender = [sys.executable, "-m", "tests.publisher.media.sender", f"rtp://127.0.0.1:{port}", "rtp"]
+                sender = [python(), "-m", "tests.publisher.media.sender", f"rtp://127.0.0.1:{port}", "rtp"]
                 subprocess.run([*sender, str(self._clip)], check=True, timeout=LIMIT_S)
 
 

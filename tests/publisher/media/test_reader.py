@@ -5,7 +5,6 @@ from __future__ import annotations
 import io
 import socket
 import subprocess
-import sys
 import threading
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -19,6 +18,7 @@ import av
 import pytest
 
 from tests.publisher.media.clips import FRAME_RATE, Decoded, decode, make_clip
+from tests.support.forked import python
 from tests.support.ports import free_port
 from tricklecast.publisher.media import inputs, reader
 from tricklecast.publisher.media.encode import Encoding
@@ -209,7 +209,7 @@ def test_encoders_send_to_us(tmp_path: Path, scheme: str, format_: str, listen: 
     """RTMP and RTSP, as the end that listens: what OBS or ffmpeg send is published, twice, as one stream."""
     clip = make_clip(tmp_path / "clip.mp4")
     url = f"{scheme}://127.0.0.1:{free_port()}/live/cam"
-    command = [sys.executable, "-m", "tests.publisher.media.sender", url, format_, str(clip), *how]
+    command = [python(), "-m", "tests.publisher.media.sender", url, format_, str(clip), *how]
     run = Run(url, MediaOptions(realtime=False, reconnect_for_s=LIMIT_S), listen)
     senders = threading.Thread(
         target=lambda: [subprocess.run(command, check=True, timeout=LIMIT_S) for _ in range(2)], daemon=True
@@ -227,7 +227,7 @@ def test_a_sender_that_stops_for_good_is_the_end(tmp_path: Path, monkeypatch: py
     """Somebody who stops streaming closes the connection, in the middle of it as far as RTMP is concerned."""
     monkeypatch.setattr(reader, "MIN_OPEN_S", 0.1)
     url = f"rtmp://127.0.0.1:{free_port()}/live/cam"
-    command = [sys.executable, "-m", "tests.publisher.media.sender", url, "flv", str(make_clip(tmp_path / "clip.mp4"))]
+    command = [python(), "-m", "tests.publisher.media.sender", url, "flv", str(make_clip(tmp_path / "clip.mp4"))]
     sender = subprocess.Popen(command)
     done = Run(url, OPTIONS, {"listen": "1"}).run()
     assert sender.wait(LIMIT_S) == 0
