@@ -523,7 +523,7 @@ FIRST_IS_SLOWER = story(
     [line(at_s, client="a", **POST) for at_s in (1, 4, 8)],
     loop(10, 8, client="b", **POST),
     loop(9, 12, client="a", **POST),
-    loop(5, 16, client="b", **POST),
+    loop(5, 12, client="b", **POST),
     [line(turn, client="a", **POST) for turn in range(16, 29)],
 )
 
