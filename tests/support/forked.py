@@ -292,6 +292,7 @@ LATE = (
 """What libraries import when they are first used, and so each fork otherwise: a third of what a command takes."""
 
 LATE_OF_COMMANDS = (
+    "pytest",  # for programs that call functions of test modules
     "tricklecast.app.cluster.member",
     "tricklecast.app.tools.stress.runner",
     "tricklecast.publisher.ingest.sessions",
