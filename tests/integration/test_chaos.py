@@ -21,6 +21,7 @@ import pytest
 
 from tests.integration.weather import Weather, weather
 from tests.subscriber.fake import timed
+from tests.support.fixtures import servers_are_forks
 from tests.support.waiting import until
 from tricklecast.publisher import Publisher, SegmentWriter
 from tricklecast.subscriber import Position, Subscriber
@@ -179,7 +180,7 @@ def judge(channel: Channel, reader: Reader) -> None:
 @pytest.fixture(scope="module")
 def real() -> Iterator[TestServer]:
     """A server that keeps an ended channel long enough for whoever is late."""
-    with server(channel_drain_s=60) as running:
+    with servers_are_forks(), server(channel_drain_s=60) as running:
         yield running
 
 

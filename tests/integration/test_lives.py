@@ -20,6 +20,7 @@ import anyio.to_thread
 import httpx
 import pytest
 
+from tests.support.fixtures import servers_are_forks
 from tests.support.waiting import until
 from tricklecast.publisher import Publisher
 from tricklecast.subscriber import Segment, Subscriber
@@ -347,7 +348,7 @@ async def _check_store(world: World, feed: Feed) -> None:
 def check(mode: str, folder: Path, seed: int, kills: int, channels: int) -> Counter[str]:
     """Live through so many kills in this mode; returns what was seen."""
     settings: dict[str, Any] = {} if mode == "none" else {"data_dir": folder / "data", "ack": mode}
-    with server(**settings) as running:
+    with servers_are_forks(), server(**settings) as running:
         world = World(running, Random(seed), mode != "none", mode in ("journal", "fsync"))
         anyio.run(live_through, world, kills, channels)
     print(f"\n{mode}: {kills} kills x {channels} channels, seed {seed}")

@@ -22,6 +22,7 @@ import anyio.to_thread
 import pytest
 
 from tests.support.certificates import make_certificate
+from tests.support.fixtures import servers_are_forks
 from tests.support.waiting import until
 from tricklecast.publisher import Publisher
 from tricklecast.subscriber import Subscriber
@@ -214,7 +215,7 @@ def impatient(records: Iterable[AccessRecord]) -> list[tuple[AccessRecord, Acces
 )
 def test_everybody_comes_back_and_nobody_rushes(stop: Callable[[TestServer], object]) -> None:
     """All publishers go on, all subscribers receive what they publish, gaps are told, and the peak stays below 3 x."""
-    with server(shutdown_drain_s=1, shutdown_deadline_s=2) as running:
+    with servers_are_forks(), server(shutdown_drain_s=1, shutdown_deadline_s=2) as running:
         outage = anyio.run(live_through, running, stop)
     check_accounts(outage)
     steady, peak = steady_rate(outage.before), peak_rate(outage.after)
@@ -229,7 +230,7 @@ def test_everybody_comes_back_over_tls(tmp_path: Path, monkeypatch: pytest.Monke
     monkeypatch.setattr(f"{__name__}.BEFORE", 2)
     monkeypatch.setattr(f"{__name__}.AFTER", 1)
     hurried = {"shutdown_drain_s": 0.5, "shutdown_deadline_s": 1, "shutdown_restart_s": 0}
-    with server(**hurried, tls_cert=certificate, tls_key=key) as running:
+    with servers_are_forks(), server(**hurried, tls_cert=certificate, tls_key=key) as running:
         assert running.base.startswith("https://")
         outage = anyio.run(live_through, running, TestServer.stop, 2, 3)
     check_accounts(outage)
