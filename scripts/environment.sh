@@ -17,11 +17,13 @@ as_root() {
     fi
 }
 
+# Another program may install packages at the same time, as Debian does by itself on a new machine.
 apt_install() {
     command -v apt-get >/dev/null 2>&1 || return 1
     as_root env DEBIAN_FRONTEND=noninteractive sh -c '
-        apt-get update -qq && for package in "$@"; do
-            apt-get install -y -qq --no-install-recommends "$package" && exit 0
+        apt-get update -qq  # of two at a time, one fails
+        for package in "$@"; do
+            apt-get -o DPkg::Lock::Timeout=300 install -y -qq --no-install-recommends "$package" && exit 0
         done; exit 1' sh "$@" >&2
 }
 
