@@ -27,6 +27,7 @@ import sys
 from collections.abc import Callable, Sequence
 from contextlib import suppress
 from fcntl import ioctl
+from functools import cache
 from math import inf
 from termios import TIOCOUTQ
 from time import monotonic
@@ -210,14 +211,15 @@ class SocketStream(ByteStream):
 
     def _watch(self) -> Waiter:
         """Let the event loop watch the socket; what is returned is over once it has read something."""
-        from tricklecast.trickle.client.waking import Waiter, clock_of, get_running_loop  # trio needs no asyncio
-
-        loop = get_running_loop()
+        kind = waiter_type()
+        loop = kind.running()
         if self._watcher is not loop:  # nobody watches, or the loop of an earlier asyncio.run() did
+            from tricklecast.trickle.client.waking import clock_of
+
             loop.add_reader(self._socket, self._on_readable)
             self._watcher, self._now = loop, clock_of(loop)
             self._set_timer(None)
-        waiter = self._waiter = Waiter(loop=loop)
+        waiter = self._waiter = kind(loop=loop)
         if self.receive_s is not None:
             self._limit_wait(loop)
         return waiter
@@ -330,6 +332,15 @@ async def connect_unix(path: str) -> SocketStream:
     except BaseException:
         sock.close()
         raise
+
+
+@cache
+def waiter_type() -> type[Waiter]:
+    """What tasks of asyncio wait for. It is imported late, since programs of trio load no asyncio, and once, since a
+    statement that imports takes as long as the rest of a wait."""
+    from tricklecast.trickle.client.waking import Waiter
+
+    return Waiter
 
 
 def in_trio() -> bool:

@@ -27,7 +27,7 @@ from typing import TYPE_CHECKING, Any, Final, TypeVar
 import anyio
 import anyio.lowlevel
 
-from tricklecast.trickle.client.sockets import in_trio
+from tricklecast.trickle.client.sockets import in_trio, waiter_type
 from tricklecast.trickle.errors import ClosedHere, LocalProtocolError, TrickleError
 
 if TYPE_CHECKING:
@@ -57,10 +57,9 @@ class Notifier:
             self._event = self._event or anyio.Event()
             await self._event.wait()
             return
-        from tricklecast.trickle.client.waking import Waiter, get_running_loop  # programs of trio load no asyncio
-
         # Not an event: anyio looks for its kind of loop for each one, which takes longer than the wait.
-        waiter = Waiter(loop=get_running_loop())
+        kind = waiter_type()
+        waiter = kind(loop=kind.running())
         self._waiting.append(waiter)
         try:
             await waiter
@@ -85,9 +84,9 @@ def clock() -> Callable[[], float]:
         import trio
 
         return trio.current_time
-    from tricklecast.trickle.client.waking import clock_of, get_running_loop
+    from tricklecast.trickle.client.waking import clock_of
 
-    return clock_of(get_running_loop())
+    return clock_of(waiter_type().running())
 
 
 def present_loop() -> object:
@@ -96,9 +95,7 @@ def present_loop() -> object:
         import trio
 
         return trio.lowlevel.current_trio_token()
-    from tricklecast.trickle.client.waking import get_running_loop
-
-    return get_running_loop()
+    return waiter_type().running()
 
 
 def check_loop(opened_in: object, client: str) -> None:

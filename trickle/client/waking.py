@@ -46,6 +46,7 @@ def clock_of(loop: AbstractEventLoop) -> Callable[[], float]:
 class Waiter(asyncio.Future[None]):
     """A future that one task waits for."""
 
+    running: Final = staticmethod(get_running_loop)  # for those who do not import asyncio
     _wake: Callable[[Waiter], object] | None = None  # runs the task
     _in: Context | None = None  # which it runs in
 
