@@ -110,18 +110,15 @@ class Requests:
 
     def post(self, ticket: Ticket, body: Sending) -> Awaitable[ExchangeOutcome]:
         """Publish a segment. Returns early if the server answers early."""
-        headers = {
-            "Content-Type": self._content_type,
-            wire.IDEMPOTENCY_KEY: ticket.key,
-            **self._polite,
-        }
+        headers = {"Content-Type": self._content_type, **self._polite}
         if ticket.reset:
             headers[wire.RESET] = "1"
         if ticket.numbering:
             headers[wire.LIFE] = ticket.numbering
         if ticket.epoch is not None:
             headers[wire.EPOCH] = str(ticket.epoch)
-        return self._send("POST", methodcaller("segment", ticket.seq), headers, ticket.attempt, ticket.seq, body)
+        target = methodcaller("segment", ticket.seq)
+        return self._send("POST", target, headers, ticket.attempt, ticket.seq, body, ticket.key)
 
     def next(self, attempt: int) -> Awaitable[ExchangeOutcome]:
         """Ask where the head is."""
@@ -168,6 +165,7 @@ class Requests:
         attempt: int = 1,
         seq: int | None = None,
         body: Sending | None = None,
+        key: str = "",
         stays_open: Callable[[Answer], bool] = lambda _: False,
     ) -> Awaitable[ExchangeOutcome]:
         if attempt > 1:
@@ -176,7 +174,12 @@ class Requests:
         def request(url: ChannelURL) -> Awaitable[ExchangeOutcome]:
             place = "" if self._nodes.alone else f"{shown(url.root)}: "
             return exchange(
-                *(self._http, method, target(url), headers), body=body, seq=seq, place=place, stays_open=stays_open
+                *(self._http, method, target(url), headers),
+                body=body,
+                seq=seq,
+                place=place,
+                key=key,
+                stays_open=stays_open,
             )
 
         if self.alone:

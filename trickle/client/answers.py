@@ -210,6 +210,7 @@ async def exchange(
     seq: int | None = None,
     place: str = "",
     auth: HttpxAuth | None = None,
+    key: str = "",
     stays_open: Callable[[Answer], bool] = lambda _: False,
 ) -> ExchangeOutcome:
     """Send a request, and wait for the head of its response.
@@ -226,18 +227,20 @@ async def exchange(
         seq: the segment that the request is about, for errors.
         place: stands before the reason of a loss, for example the server's address.
         auth: authentication instead of that of ``http``.
+        key: the value of ``Idempotency-Key``; empty: the request has no such header.
         stays_open: returns whether the caller reads the response's body. If not, the first line is read, for at most
             :data:`DETAIL_S` seconds, and the body is closed.
     """
     redirects = 0
     while True:
         try:
-            sending = (
-                http.send_plain(method, url, headers, body, timeouts, auth) if isinstance(http, TrickleClient) else None
-            )
+            sending = None
+            if isinstance(http, TrickleClient):
+                sending = http.send_plain(method, url, headers, body, timeouts, auth, key)
             received: ResponseBody | HttpxBody
             if sending is None:
-                status, fields, received = await _by_httpx(http, method, url, headers, body, timeouts, auth)
+                own = {**headers, wire.IDEMPOTENCY_KEY: key} if key else headers
+                status, fields, received = await _by_httpx(http, method, url, own, body, timeouts, auth)
             else:
                 received = await sending
                 status, fields = received.head.status_code, received.head.headers

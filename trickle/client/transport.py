@@ -18,7 +18,7 @@ from __future__ import annotations
 import os
 import ssl
 from collections.abc import Coroutine, Mapping
-from functools import lru_cache
+from functools import lru_cache, partial
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, Final, NamedTuple, Self
 from urllib.parse import urlsplit
@@ -26,6 +26,7 @@ from urllib.parse import urlsplit
 import anyio
 import anyio.abc
 
+from tricklecast.trickle import wire
 from tricklecast.trickle.bearer import Bearer
 from tricklecast.trickle.client import faults
 from tricklecast.trickle.client.connection import Connection, LiveBody, Origin, RawRequest, ResponseBody
@@ -51,6 +52,7 @@ PORTS: Final = {"http": 80, "https": 443, UNIX: 0}
 LOCAL_HOST: Final = (b"Host", b"localhost")
 """A Unix socket has no name that the server could know."""
 
+_KEY: Final = wire.IDEMPOTENCY_KEY.encode()
 _NO_HEADERS: Final[Mapping[str, str]] = MappingProxyType({})
 
 
@@ -95,7 +97,7 @@ class Pool:
             ConnectError: no connection could be made (``ConnectTimeout``: not in time).
             TransportError: see :meth:`Connection.exchange`.
         """
-        connection = await self.acquire(request.origin, request.connect_s, fresh=False)
+        connection = self._reusable(request.origin) or await self._connected(request)
         try:
             try:
                 response = await connection.exchange(request)
@@ -104,7 +106,7 @@ class Pool:
                 if request.head.startswith(b"GET ") or not connection.reused or connection.body_begun:
                     raise
                 connection.close()
-                connection = await self.acquire(request.origin, request.connect_s, fresh=True)
+                connection = await self._connected(request)
                 response = await connection.exchange(request)
         except BaseException:
             connection.close()  # no other request can follow on it
@@ -112,22 +114,21 @@ class Pool:
         self._answering.add(request.origin)
         return response
 
-    async def acquire(self, origin: Origin, connect_s: float | None, *, fresh: bool) -> Connection:
-        """Return a connection: an idle one that is still usable, or a new one.
-
-        Args:
-            origin: the server.
-            connect_s: how long making a connection may take, in seconds.
-            fresh: make a new one in any case.
-        """
-        idle = self._idle.get(origin, [])
-        while idle and not fresh:
+    def _reusable(self, origin: Origin) -> Connection | None:
+        """An idle connection that is still usable, if there is one."""
+        idle = self._idle.get(origin)
+        while idle:
             connection = idle.pop()
             if connection.is_usable():
                 return connection
             connection.close()
+        return None
+
+    async def _connected(self, request: RawRequest) -> Connection:
+        """A new connection."""
+        origin = request.origin
         try:
-            with anyio.fail_after(connect_s):
+            with anyio.fail_after(request.connect_s):
                 stream, tcp = await self._connect(*origin)
         except TimeoutError as error:
             raise faults.ConnectTimeout(f"{origin[1]} did not answer in time") from error
@@ -250,10 +251,8 @@ class TrickleClient:
         self.auth = auth
         pool = Pool(verify) if transport is None else getattr(transport, "plain", None)
         self.pool = pool if isinstance(pool, Pool) else None
-        # Most headers are those of the request before. (Kept by the client, since a token is one of them.)
-        self._encoded = lru_cache(maxsize=32)(_encoded)
-        self._usual = dict(_encoded(name, value) for name, value in headers.items())
-        self._origins: dict[str, tuple[Origin, bytes]] = {}  # origin and the line Host, by "http://host:port"
+        # Most lines of a head are those of the request before. (Kept by the client, since a token is among them.)
+        self._lines = lru_cache(maxsize=32)(partial(_lines, headers))
         self.httpx: httpx.AsyncClient | None = None
         self.is_closed = False
 
@@ -281,6 +280,7 @@ class TrickleClient:
         body: LiveBody | None,
         timeouts: httpx.Timeout | RequestTimeouts | None,
         auth: HttpxAuth | None = None,
+        key: str = "",
     ) -> Coroutine[Any, Any, ResponseBody] | None:
         """Send a request without httpx.
 
@@ -288,6 +288,7 @@ class TrickleClient:
             method, url, headers: as in httpx.
             body: sent in chunks.
             timeouts, auth: instead of the client's.
+            key: the value of ``Idempotency-Key``, the header that no other request has; empty: none.
 
         Returns:
             What sends it, and returns the response's body, which has its head: :meth:`Pool.send`. ``None``: only httpx
@@ -302,31 +303,33 @@ class TrickleClient:
         if self.is_closed or "@" in url or not url.isascii():
             return None
         root = url.find("/", url.find("//") + 2)
-        encoded = self._encoded
+        token = None if auth is None else auth.token
         try:
-            if (known := self._origins.get(url[:root])) is None:
-                origin, shown = origin_of(url[:root])
-                known = self._origins[url[:root]] = origin, header_line(b"Host", shown)
-            origin, host = known
-            fields = {b"host": host, **self._usual}
-            for name, value in headers.items():
-                lower, line = encoded(name, value)
-                fields[lower] = line
-            if isinstance(auth, Bearer):
-                lower, line = encoded("Authorization", f"Bearer {auth.token}")
-                fields[lower] = line
-            if body is not None:
-                fields[b"transfer-encoding"] = b"Transfer-Encoding: chunked\r\n"
+            origin, lines = self._lines(url[:root], tuple(headers.items()), token, body is not None)
             line = request_line(method.encode(), url[root:].encode())
+            if key:
+                line += header_line(_KEY, key.encode())
         except InvalidHead as error:
             raise faults.LocalProtocolError(str(error)) from error
         timeouts = timeouts or self.timeout
-        head = b"%b%b\r\n" % (line, b"".join(fields.values()))
+        head = b"%b%b\r\n" % (line, lines)
         length = 0 if body is None else None
         return pool.send(RawRequest(origin, head, body, length, timeouts.connect, timeouts.write, timeouts.read))
 
 
-def _encoded(name: str, value: str) -> tuple[bytes, bytes]:
-    """A header's name in lower case, and its line."""
-    raw = name.encode()
-    return raw.lower(), header_line(raw, value.encode())
+def _lines(
+    usual: Mapping[str, str], root: str, headers: tuple[tuple[str, str], ...], token: str | None, has_body: bool
+) -> tuple[Origin, bytes]:
+    """The server of a request, and the lines of its head that a later request may have, too.
+
+    Args:
+        usual: headers of all requests. headers: of this one, which replace them.
+        root: ``scheme://host:port``.
+    """
+    origin, host = origin_of(root)
+    fields = {b"host": header_line(b"Host", host)}
+    for name, value in (*usual.items(), *headers, *([] if token is None else [("Authorization", f"Bearer {token}")])):
+        fields[name.lower().encode()] = header_line(name.encode(), value.encode())
+    if has_body:
+        fields[b"transfer-encoding"] = b"Transfer-Encoding: chunked\r\n"
+    return origin, b"".join(fields.values())
