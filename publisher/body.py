@@ -91,7 +91,6 @@ class Body:
         """
         self._sending = Sending(self, begun)
         self._resting = False
-        self.changes.notify()
         return self._sending
 
     def rest(self) -> None:
@@ -112,13 +111,15 @@ class Body:
         :meth:`end`. Cancelled, it takes the chunk back unless a request has it already.
         """
         writer, size = self._writers, len(chunk) + CHUNK_OVERHEAD
-        while not self._stopped and writer == self._writers and not self._has_room(size):
+        while not self._stopped and not self._has_room(size):
             self._buffer.waiting.add(self)
             try:
                 await self.changes.wait()
             finally:
                 self._buffer.waiting.discard(self)
-        if self._stopped or writer != self._writers:
+            if writer != self._writers:
+                return False
+        if self._stopped:
             return False
         at, sending = self.count, self._sending
         live = not self._resting and (sending is None or sending.written == at)
@@ -178,9 +179,7 @@ class Body:
     def end(self) -> None:
         """No chunk follows."""
         self.over = True
-        if self._sending is not None:
-            self._sending.push()
-        self.changes.notify()
+        self._hand_on()
 
     async def flush(self) -> bool:
         """Wait until the end was handed over in the way of :meth:`put`, with the same result."""
@@ -211,9 +210,12 @@ class Body:
         self._held_bytes += size
         self._buffer.used += size
         self.handed += len(chunk)
-        if self._sending is not None:
-            self._sending.push()
-        self.changes.notify()
+        self._hand_on()
+
+    def _hand_on(self) -> None:
+        """There is more to send: it is written now, or who reads the body is told."""
+        if self._sending is None or not self._sending.push():
+            self.changes.notify()
 
     def let_go_of(self, count: int) -> None:
         """Hold the chunks below this number no more: the body cannot be sent again."""
@@ -284,27 +286,29 @@ class Sending(LiveBody):
         """See :class:`LiveBody`."""
         self._writer = None
 
-    def push(self) -> None:
-        """Write what was handed over, as far as there is room."""
+    def push(self) -> bool:
+        """Write what was handed over, as far as there is room; ``False`` if nothing can be written now."""
         body, writer, first = self._body, self._writer, self.taken
         if writer is None or self._waits:
-            return
+            return False
         while self.taken < body.count:
             if self.taken - first == BURST:
                 self._waits = True
-                return writer.pause()
+                writer.pause()
+                return True
             chunk = body.chunk(self.taken)
             self.taken += 1
             self.sent += len(chunk)
             self._has_last = body.over and self.taken == body.count
             if not writer.write(chunk, last=self._has_last):
                 self._waits = True
-                return
+                return True
             self._confirm()
         if body.over and not self.ended:
             if not self._has_last:
                 writer.end()
             self._end()
+        return True
 
     def __aiter__(self) -> Sending:
         return self

@@ -341,7 +341,8 @@ class Publisher:
             TrickleError: as :meth:`SegmentWriter.write`.
         """
         async with self.segment() as segment:
-            await segment._write(data, last=True)
+            segment._is_one_chunk = True
+            await segment.write(data)
         return segment.receipt
 
     async def publish_json(self, obj: object, *, limit: int = wire.MESSAGE_LIMIT) -> Receipt:

@@ -377,8 +377,16 @@ class Plan:
         reset = ticket.reset or numbering.leaps(ticket.seq) or (self._resets and ticket.seq == self._first)
         final = ticket.final or ticket.exposed != exposed
         return Ticket(
-            *(ticket.seq, ticket.key, ticket.attempt, reset, exposed, final),
-            *(numbering.renewals, numbering.confirmed, self._life, numbering.epoch),
+            ticket.seq,
+            ticket.key,
+            ticket.attempt,
+            reset,
+            exposed,
+            final,
+            numbering.renewals,
+            numbering.confirmed,
+            self._life,
+            numbering.epoch,
         )
 
     def on_post(self, ticket: Ticket, outcome: ExchangeOutcome, progress: Progress) -> Decision:

@@ -215,6 +215,7 @@ class SegmentWriter:
         self._segments = segments
         self._wait = wait
         self._is_entered = self._left = self._writing = False
+        self._is_one_chunk = False  # its first chunk is its last one
         # What follows is for Segments, too.
         self._entered_at = self._ended_at = 0.0
         self._first_byte_s: float | None = None
@@ -260,11 +261,11 @@ class SegmentWriter:
         try:
             if error is None:
                 self.end_nowait()
-                if self._result is None and self._upload is not None:
-                    await self._upload.body.flush()
-                handed_over = not self._wait
                 if self._wait:
                     await self.settled()
+                elif self._result is None and self._upload is not None:
+                    await self._upload.body.flush()
+                handed_over = not self._wait
         finally:
             if not handed_over and self._result is None:
                 self.abort()
@@ -289,7 +290,18 @@ class SegmentWriter:
             LocalProtocolError: the segment is not open, or another task is writing it.
             TypeError: the chunk is not bytes.
         """
-        await self._write(chunk)
+        if self._left or self._writing or not self._is_entered:
+            self._check_open()
+        self._writing = True
+        try:
+            if self._result is not None:
+                self._check_result()
+            if data := chunk if isinstance(chunk, bytes) else as_bytes(chunk):
+                upload = self._upload or self._segments.bind(self)
+                if not await upload.body.put(data, last=self._is_one_chunk):
+                    self._check_result()
+        finally:
+            self._writing = False
 
     def write_nowait(self, chunk: bytes) -> None:
         """Write one chunk without waiting, for live media: what the connection does not take now waits in memory.
@@ -338,20 +350,6 @@ class SegmentWriter:
         self._left = True
         if self._result is None:
             self._segments.give_up(self, ClosedHere("the segment was cut off"))
-
-    async def _write(self, chunk: bytes, *, last: bool = False) -> None:
-        if self._left or self._writing or not self._is_entered:
-            self._check_open()
-        self._writing = True
-        try:
-            if self._result is not None:
-                self._check_result()
-            if data := chunk if isinstance(chunk, bytes) else as_bytes(chunk):
-                upload = self._upload or self._segments.bind(self)
-                if not await upload.body.put(data, last=last):
-                    self._check_result()
-        finally:
-            self._writing = False
 
     async def settled(self) -> Receipt:
         """Wait until it was published or lost. A wait that is cancelled changes nothing.
@@ -758,12 +756,16 @@ class Segments:
         """Carry what is due, one request after the other; never returns."""
         woken = Notifier()
         while True:
+            is_cut = False
             with anyio.CancelScope() as scope:  # one for each request would cost more than what it sends
-                while not scope.cancel_called:
-                    while self._due and not scope.cancel_called:
-                        await self._carry(self._due.popleft(), scope)
-                    self._free.append(woken)
-                    await woken.wait()
+                while not is_cut:
+                    if self._due:
+                        upload = self._due.popleft()
+                        await self._carry(upload, scope)
+                        is_cut = upload.is_cut  # and the scope with it
+                    else:
+                        self._free.append(woken)
+                        await woken.wait()
 
     async def _carry(self, upload: Upload, scope: anyio.CancelScope) -> None:
         """Make the requests for one seq until its segment was published or lost."""
@@ -840,11 +842,19 @@ class Segments:
         if outcome is None:  # its node was left
             return True
         now, segment = self.now(), upload.segment
+        first_byte_s = answered_s = None
+        if segment is not None:
+            first_byte_s, answered_s = segment._first_byte_s, now - segment._entered_at
         progress = Progress(
-            *(sending.sent, sending.ended, now - begun_at, body.handed, body.over, body.held),
-            first_byte_s=None if segment is None else segment._first_byte_s,
-            answered_s=None if segment is None else now - segment._entered_at,
-            now=now,
+            sending.sent,
+            sending.ended,
+            now - begun_at,
+            body.handed,
+            body.over,
+            body.held,
+            first_byte_s,
+            answered_s,
+            now,
         )
         self._note(outcome)
         decision = self._plan.on_post(ticket, outcome, progress)
