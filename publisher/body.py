@@ -197,6 +197,7 @@ class Body:
     def stop(self) -> None:
         """Nobody takes chunks any more; wakes the writer."""
         self._stopped = True
+        self._sending = None
         self.let_go_of(self.count)
         self.changes.notify()
 

@@ -783,6 +783,7 @@ class Segments:
                 self._ahead.remove(upload)
             if upload.segment is not None and upload.segment._result is None:
                 self._settle(upload.segment, self.error or ClosedHere("the segment was cut off"))
+            upload.segment = None  # no cycle: the collector of garbage has nothing to do for segments
             self._carried -= 1
             if self._queued:  # this carrier takes it
                 self._carried += 1
