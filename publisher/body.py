@@ -91,6 +91,7 @@ class Body:
         """
         self._sending = Sending(self, begun)
         self._resting = False
+        self.changes.notify()  # a full buffer lets this request's chunks through
         return self._sending
 
     def rest(self) -> None:
@@ -272,8 +273,9 @@ class Sending(LiveBody):
             raise faults.WriteError("the body cannot be sent again")
         self.sent = self.taken = self.written = 0
         self._writer, self._waits, self._has_last, self.ended = writer, False, False, False
-        self.push()
-        self._body.changes.notify()
+        if self._body.handed or self._body.over:
+            self.push()
+            self._body.changes.notify()
 
     def resume(self) -> None:
         """See :class:`LiveBody`."""

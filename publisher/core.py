@@ -691,12 +691,17 @@ class Numbering:
         self._unsettled.discard(seq)
         self.flow(seq)
         if closed:
-            self.newest = max(self.newest, seq)
-            self.confirmed = max(self.confirmed, seq)
-            self._oldest = seq if self._oldest < 0 else min(self._oldest, seq)
-            self._head = max(self._head, seq + 1)
+            if seq > self.newest:
+                self.newest = seq
+            if seq > self.confirmed:
+                self.confirmed = seq
+            if seq < self._oldest or self._oldest < 0:
+                self._oldest = seq
+            if seq >= self._head:
+                self._head = seq + 1
             assert self.next is not None, "a ticket was handed out"
-            self.next = max(self.next, seq + 1)
+            if seq >= self.next:
+                self.next = seq + 1
         else:
             self._loose.append(seq)
 

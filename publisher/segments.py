@@ -166,7 +166,7 @@ class Requests:
         seq: int | None = None,
         body: Sending | None = None,
         key: str = "",
-        stays_open: Callable[[Answer], bool] = lambda _: False,
+        stays_open: Callable[[Answer], bool] | None = None,
     ) -> Awaitable[ExchangeOutcome]:
         if attempt > 1:
             headers[wire.ATTEMPT] = str(attempt)

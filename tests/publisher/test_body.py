@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import weakref
 from collections.abc import Coroutine
 from typing import Any
 
@@ -137,6 +138,33 @@ def test_a_writer_waits_for_room() -> None:
         await lets_wait(body.put(b"!"), resend())
         assert not body.held
         assert body.handed == 11
+
+    run(main())
+
+
+def test_the_next_request_gets_a_chunk_that_nothing_may_keep() -> None:
+    """Its writer waits while no request is under way; one that reads the body lets it go on."""
+
+    async def main() -> None:
+        body = Body(Buffer(0))
+        body.rest()
+
+        async def resend() -> None:
+            assert await read(body.send(), 1) == [b"one"]
+
+        await lets_wait(body.put(b"one"), resend())
+
+    run(main())
+
+
+def test_a_body_that_is_over_holds_no_request() -> None:
+    """Nor does the request that has ended keep the body: no cycle of objects is left of a segment."""
+
+    async def main() -> None:
+        body = Body(Buffer(ROOM))
+        sending = weakref.ref(body.send())
+        body.stop()
+        assert sending() is None
 
     run(main())
 

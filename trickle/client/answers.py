@@ -211,7 +211,7 @@ async def exchange(
     place: str = "",
     auth: HttpxAuth | None = None,
     key: str = "",
-    stays_open: Callable[[Answer], bool] = lambda _: False,
+    stays_open: Callable[[Answer], bool] | None = None,
 ) -> ExchangeOutcome:
     """Send a request, and wait for the head of its response.
 
@@ -228,8 +228,8 @@ async def exchange(
         place: stands before the reason of a loss, for example the server's address.
         auth: authentication instead of that of ``http``.
         key: the value of ``Idempotency-Key``; empty: the request has no such header.
-        stays_open: returns whether the caller reads the response's body. If not, the first line is read, for at most
-            :data:`DETAIL_S` seconds, and the body is closed.
+        stays_open: returns whether the caller reads the response's body; ``None``: it never does. If not, the first
+            line is read, for at most :data:`DETAIL_S` seconds, and the body is closed.
     """
     redirects = 0
     while True:
@@ -262,7 +262,7 @@ async def exchange(
             break
         url, redirects = target, redirects + 1
         await _beginning(answer)
-    if stays_open(answer):
+    if stays_open is not None and stays_open(answer):
         return answer
     if answer.empty and isinstance(answer.body, ResponseBody):  # our transport sees an empty body's end without a read
         answer.body.close()

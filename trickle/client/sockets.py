@@ -116,7 +116,7 @@ class SocketStream(ByteStream):
         if self.peer_stopped_reading:
             return b""
         try:
-            count = self._socket.sendmsg(parts)
+            count = self._socket.send(parts[0]) if len(parts) == 1 else self._socket.sendmsg(parts)
         except BlockingIOError:
             count = 0
         except OSError:
