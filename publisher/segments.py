@@ -35,7 +35,7 @@ from tricklecast.trickle.client import faults
 from tricklecast.trickle.client.answers import Answer, ExchangeOutcome, Lost, exchange
 from tricklecast.trickle.client.nodes import Nodes, ask, shown
 from tricklecast.trickle.client.retry import Stop
-from tricklecast.trickle.client.tasks import Notifier, check_loop, clock, present_loop
+from tricklecast.trickle.client.tasks import HomeLoop, Notifier, clock
 from tricklecast.trickle.client.transport import TrickleClient
 from tricklecast.trickle.errors import (
     ClosedHere,
@@ -451,7 +451,7 @@ class Segments:
         self._buffer_s = buffer_s
         self._report = report
         self._start: StartTask | None = None
-        self._loop: object = None  # the event loop in which the publisher was opened
+        self._home: HomeLoop | None = None  # the event loop in which the publisher was opened
         self._accepting = True
         self._stopped = False
         self.most = MAX_IN_FLIGHT  # segments that may wait
@@ -516,7 +516,8 @@ class Segments:
         Raises:
             LocalProtocolError: it is another one.
         """
-        check_loop(self._loop, "publisher")
+        if self._home is not None:
+            self._home.check()
 
     async def _wait_for_room(self) -> None:
         """Wait until the buffer has room.
@@ -618,7 +619,7 @@ class Segments:
     def start(self, start: StartTask) -> None:
         """Open the preconnects, in tasks that ``start`` makes."""
         self._start = start
-        self._loop = present_loop()
+        self._home = HomeLoop("publisher")
         self.now = clock()
         self._idle_since = self.now()
         self.open_ahead()

@@ -41,7 +41,7 @@ from tricklecast.trickle.client.arguments import (
 )
 from tricklecast.trickle.client.nodes import Nodes
 from tricklecast.trickle.client.retry import RECONNECT_S, Stop
-from tricklecast.trickle.client.tasks import check_loop, present_loop
+from tricklecast.trickle.client.tasks import HomeLoop
 from tricklecast.trickle.client.transport import TrickleClient
 from tricklecast.trickle.errors import (
     BrokenByPeer,
@@ -222,7 +222,7 @@ class Subscriber:
         self._client: TrickleClient | httpx.AsyncClient | None = None
         self._fetcher: Fetcher | None = None
         self._use = _Use.NEW
-        self._loop: object = None  # the event loop in which it was opened
+        self._home: HomeLoop | None = None  # the event loop in which it was opened
         self._is_iterated = False  # a task is in __anext__()
         self._segment: Segment | None = None
         self._next: Preconnect | None = None
@@ -292,7 +292,7 @@ class Subscriber:
     def _begin(self, use: _Use) -> None:
         if self._use is not _Use.NEW:
             raise LocalProtocolError("a Subscriber is used once: make another one to begin again")
-        self._use, self._loop = use, present_loop()
+        self._use, self._home = use, HomeLoop("subscriber")
         http = self._shared_client or TrickleClient(self._verify, transport=self._transport)
         self._client = http
         self._fetcher = Fetcher(
@@ -306,7 +306,8 @@ class Subscriber:
         Raises:
             LocalProtocolError: it was opened in another event loop.
         """
-        check_loop(self._loop, "subscriber")
+        if self._home is not None:
+            self._home.check()
         self._use = _Use.OVER
         pending, self._next = self._next, None
         # asyncio's own cancellation reaches into shields: the steps after the one that it meets are done all the same.
@@ -322,10 +323,11 @@ class Subscriber:
                     stack.push_async_callback(self._segment.aclose)
 
     def _check_open(self) -> None:
-        if self._use not in (_Use.BLOCK, _Use.LOOP):
-            is_new = self._use is _Use.NEW
-            raise ClosedHere("the subscriber is not open: enter its block" if is_new else "the subscriber was closed")
-        check_loop(self._loop, "subscriber")
+        if self._use is _Use.OVER:
+            raise ClosedHere("the subscriber was closed")
+        if self._home is None:
+            raise ClosedHere("the subscriber is not open: enter its block")
+        self._home.check()
 
     # Iterating.
 
@@ -404,12 +406,14 @@ class Subscriber:
     def _begun(self, begun: Advance, pending: Preconnect) -> Segment:
         assert pending.answer is not None
         assert self._fetcher is not None
+        assert self._home is not None
         self._position = Position(begun.seq + 1, begun.epoch, begun.life)
         self._segment = Segment(
             begun,
             pending.answer,
             self._fetcher,
             self._monitor,
+            self._home,
             self._segment_over,
             stall_timeout_s=self._stall_s,
             on_broken=self._on_broken,

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Coroutine
 from enum import Enum
-from typing import Final, Literal, TypeAlias
+from typing import Any, Final, Literal, TypeAlias
 
 import anyio
 
@@ -15,7 +15,7 @@ from tricklecast.trickle import wire
 from tricklecast.trickle.client import faults
 from tricklecast.trickle.client.answers import Answer
 from tricklecast.trickle.client.connection import ResponseBody
-from tricklecast.trickle.client.tasks import check_loop, present_loop
+from tricklecast.trickle.client.tasks import HomeLoop
 from tricklecast.trickle.errors import ClosedHere, ConnectionLost, Position, SegmentTooLarge, header_int
 
 READ_LIMIT: Final = 64 * 1024 * 1024
@@ -75,6 +75,7 @@ class Segment:
         answer: Answer,
         fetcher: Fetcher,
         monitor: Monitor,
+        home: HomeLoop,
         on_end: Callable[[Segment], None],
         *,
         stall_timeout_s: float | None,
@@ -97,6 +98,7 @@ class Segment:
         self._answer = answer  # that is read now
         self._fetcher = fetcher
         self._monitor = monitor
+        self._home = home
         self._on_end = on_end
         self._stall_s = stall_timeout_s
         answer.body.limit_silence(stall_timeout_s)
@@ -110,7 +112,6 @@ class Segment:
         self._scope: anyio.CancelScope | None = None
         self._stopped = False
         self._is_read = False  # a task reads it now
-        self._loop: Final = present_loop()
 
     @property
     def bytes_read(self) -> int:
@@ -130,7 +131,7 @@ class Segment:
     def __aiter__(self) -> Segment:
         return self
 
-    async def __anext__(self) -> bytes:
+    def __anext__(self) -> Coroutine[Any, Any, bytes]:
         """The next chunk, as the publisher wrote it.
 
         A broken segment ends like a whole one, with ``broken`` set, unless the subscriber has ``on_broken="raise"``.
@@ -140,16 +141,7 @@ class Segment:
             ConnectionLost: the segment broke, with ``on_broken="raise"``; again at every further call.
             ClosedHere: the segment was left before.
         """
-        self._begin_reading()
-        try:
-            chunk = self._take_unread() if self._unread else await self._receive(joined=False)
-        finally:
-            self._is_read = False
-        if chunk:
-            return chunk
-        if self.broken is not None and self._on_broken == "raise":
-            raise self.broken
-        raise StopAsyncIteration
+        return self._receive(iterates=True)
 
     async def read_some(self) -> bytes:
         """The bytes that are there, joined up to about 64 KiB; waits for at least one, and returns ``b""`` at the end.
@@ -160,14 +152,7 @@ class Segment:
             ConnectionLost: the segment broke, with ``on_broken="raise"``; again at every further call.
             ClosedHere: the segment was left before.
         """
-        self._begin_reading()
-        try:
-            data = self._take_unread() if self._unread else await self._receive(joined=True)
-        finally:
-            self._is_read = False
-        if not data and self.broken is not None and self._on_broken == "raise":
-            raise self.broken
-        return data
+        return await self._receive()
 
     async def read(self, limit: int = READ_LIMIT) -> bytes:
         """The rest of the segment.
@@ -180,15 +165,14 @@ class Segment:
             SegmentTooLarge: it is longer than the limit; the segment has been left.
             ClosedHere: the segment was left before.
         """
-        self._begin_reading()
+        parts, self._unread = self._unread, []
+        size = sum(map(len, parts))
         try:
-            parts = self._unread
-            size = sum(map(len, parts))
-            while size <= limit and (data := await self._receive(joined=True)):
+            while size <= limit and (data := await self._receive()):
                 parts.append(data)
                 size += len(data)
         finally:
-            self._is_read = False
+            self._unread = parts
         if size > limit:
             self._unread = []
             await self.aclose()
@@ -216,47 +200,57 @@ class Segment:
         self._stopped = True
         await self.aclose()
 
-    def _begin_reading(self) -> None:
-        if self._is_read:
-            raise anyio.BusyResourceError("reading")
-        check_loop(self._loop, "subscriber")
-        self._is_read = True
-
     def _take_unread(self) -> bytes:
         unread, self._unread = self._unread, []
         return b"".join(unread)
 
-    async def _receive(self, *, joined: bool) -> bytes:
-        """Bytes, ``b""`` at the end, after a break and after :meth:`stop`.
+    async def _receive(self, *, iterates: bool = False) -> bytes:
+        """The next bytes; ``b""`` at the end, after a break and after :meth:`stop`, or the end of an iteration.
 
         Nothing is awaited between receiving bytes and returning them, so that a cancellation cannot lose them.
+
+        Args:
+            iterates: return one chunk, instead of all that came together.
         """
-        while self._reading is Reading.OPEN:
-            if self._cut is not None:
-                data = await self._resume(self._cut)
-            else:
-                body = self._answer.body
-                try:
-                    data = await (body.receive() if joined else body.receive_chunk())
-                except faults.TransportError as error:
-                    if not self._is_left():
-                        self._no_fault = isinstance(error, faults.ReadTimeout)
-                        self._cut = self._lost(f"no byte for {self._stall_s:g} s" if self._no_fault else str(error))
-                    continue
-                except BaseException:
-                    if not body.keeps_cancelled and not self._is_left():
-                        # A transport that the user passed: its response is of no use after a cancellation. Ask for the
-                        # rest.
-                        self._no_fault, self._cut = True, self._lost("the read was cancelled")
-                    raise
-                if not data and not await self._was_cut(body.trailer(wire.SIZE)):
-                    await self._end(Reading.WHOLE)
-            if data and not self._is_left():
-                self._received.add(data)
-                self._monitor.counts["bytes"] += len(data)
-                return data
+        if self._is_read:
+            raise anyio.BusyResourceError("reading")
+        self._home.check()
+        if self._unread:
+            return self._take_unread()
+        self._is_read = True
+        try:
+            while self._reading is Reading.OPEN:
+                if self._cut is not None:
+                    data = await self._resume(self._cut)
+                else:
+                    body = self._answer.body
+                    try:
+                        data = await (body.receive_chunk() if iterates else body.receive())
+                    except faults.TransportError as error:
+                        if not self._is_left():
+                            self._no_fault = isinstance(error, faults.ReadTimeout)
+                            self._cut = self._lost(f"no byte for {self._stall_s:g} s" if self._no_fault else str(error))
+                        continue
+                    except BaseException:
+                        if not body.keeps_cancelled and not self._is_left():
+                            # A transport that the user passed: its response is of no use after a cancellation. Ask for
+                            # the rest.
+                            self._no_fault, self._cut = True, self._lost("the read was cancelled")
+                        raise
+                    if not data and not await self._was_cut(body.trailer(wire.SIZE)):
+                        await self._end(Reading.WHOLE)
+                if data and not self._is_left():
+                    self._received.add(data)
+                    self._monitor.counts["bytes"] += len(data)
+                    return data
+        finally:
+            self._is_read = False
         if self._is_left() and not self._stopped:
             raise ClosedHere(f"segment {self.seq} was left")
+        if self.broken is not None and self._on_broken == "raise":
+            raise self.broken
+        if iterates:
+            raise StopAsyncIteration
         return b""
 
     async def _was_cut(self, told: str | None) -> bool:

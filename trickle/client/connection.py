@@ -64,6 +64,12 @@ on its way: a network that needs ``read_s`` for it is as good as down."""
 MAX_CHUNKS: Final = 256
 """After this many chunks in a row without a pause, a read lets other tasks run."""
 
+READ_ERRORS: Final = (
+    *(anyio.EndOfStream, anyio.BrokenResourceError, anyio.ClosedResourceError),
+    *(ssl.SSLError, Silence),
+)
+"""What reading a stream raises; :meth:`Connection.fault` says what it means."""
+
 Origin = tuple[str, str, int]
 """Scheme, host, port."""
 
@@ -168,7 +174,7 @@ class Connection:
         self.release = release or Connection.close
         self._answering = answering
         self.reused = False
-        self._stream = stream
+        self.stream = stream
         self._tcp = tcp
         # The request.
         self._unsent: bytes | memoryview = b""  # written by the caller, not yet taken by the kernel
@@ -362,7 +368,7 @@ class Connection:
             self._second = BackgroundTask(lambda: self._write_on(body))
 
     def _write(self, parts: list[bytes]) -> bool:
-        if self._unsent or self._flushing or self._stream is not self._tcp:
+        if self._unsent or self._flushing or self.stream is not self._tcp:
             self._unsent = b"".join([self._unsent, *parts])
         elif parts:
             self._unsent = self._tcp.send_now(parts)
@@ -382,7 +388,7 @@ class Connection:
             unsent, self._unsent = self._unsent, b""
             self._flushing = True
             try:
-                await self._stream.send(unsent)  # type: ignore[arg-type]  # a memoryview will do
+                await self.stream.send(unsent)  # type: ignore[arg-type]  # a memoryview will do
             except TimeoutError as error:
                 raise faults.WriteTimeout(f"the server has read nothing for {write_s:g} s") from error
             self._flushing = False
@@ -411,9 +417,10 @@ class Connection:
                 if self._due_at is not None:
                     self._tcp.receive_s = max(0.0, self._due_at - monotonic())
                 try:
-                    data = await self.receive()
-                except faults.ReadTimeout:
-                    raise faults.ReadTimeout(f"no answer within {self._read_s:g} s") from None
+                    data = await self.stream.receive()
+                except READ_ERRORS as error:
+                    raise self.fault(error) from error
+                self._answered = True
                 if isinstance(self._head_bytes, bytearray):
                     self._head_bytes += data
                 else:  # most heads come in one piece, which is not copied
@@ -435,26 +442,23 @@ class Connection:
             if self._interims > MAX_INTERIM + monotonic() - self._asked_at:
                 raise InvalidAnswer(f"{self._interims} interim answers ({head.status_code}) and no final one")
 
-    async def receive(self) -> bytes:
-        """Wait for bytes of the server; ``b""`` once it has closed its side in the middle of a body."""
-        try:
-            data = await self._stream.receive()
-        except anyio.EndOfStream:
-            if self._body is None:  # before an answer, or in the middle of its head
-                known = self._answered or self.origin in self._answering
-                plain = self._stream is self._tcp and not known
-                hint = " (a port for TLS does so: then the URL has to begin with https://)" if plain else ""
-                raise self._lost(f"the server closed the connection without an answer{hint}") from None
-            return b""
-        except (anyio.BrokenResourceError, anyio.ClosedResourceError, ssl.SSLError) as error:
-            raise self._lost("the connection broke") from error
-        except Silence:
-            words = "no byte for" if self._answered else "no answer within"
-            raise faults.ReadTimeout(f"{words} {self._tcp.receive_s:g} s") from None
-        self._answered = True
-        return data
-
-    def _lost(self, why: str) -> faults.ReadError:
+    def fault(self, error: Exception) -> faults.TransportError:
+        """What one of :data:`READ_ERRORS` means for the response."""
+        if isinstance(error, Silence):
+            return faults.ReadTimeout(
+                f"no answer within {self._read_s:g} s"
+                if self._body is None
+                else f"no byte for {self._tcp.receive_s:g} s"
+            )
+        if not isinstance(error, anyio.EndOfStream):
+            why = "the connection broke"
+        elif self._body is not None:
+            why = "the connection was closed in the middle of an answer"
+        else:
+            known = self._answered or self.origin in self._answering
+            plain = self.stream is self._tcp and not known
+            hint = " (a port for TLS does so: then the URL has to begin with https://)" if plain else ""
+            why = f"the server closed the connection without an answer{hint}"
         return faults.ReadError(why) if self._answered else NoAnswer(why)
 
 
@@ -517,20 +521,18 @@ class ResponseBody:
         if self._failure is not None:
             raise self._failure
         try:
-            while (chunk := decoder.next_chunk()) is None and not decoder.over:
-                if data := await connection.receive():
-                    self._chunks = 0
-                    decoder.feed(data)
-                elif not decoder.end():
-                    raise self._failed(faults.ReadError("the connection was closed in the middle of an answer"))
+            chunk = decoder.next_chunk()
+            while chunk is None and not decoder.over:
+                chunk = decoder.next_chunk(await connection.stream.receive())
+                self._chunks = 0
         except InvalidBody as error:
             raise self._failed(InvalidAnswer(str(error))) from error
-        except faults.ReadTimeout:
-            raise
-        except faults.TransportError:
-            if partial := decoder.take_partial():
+        except READ_ERRORS as error:
+            if isinstance(error, anyio.EndOfStream) and decoder.end():
+                return self._end()
+            if not isinstance(error, Silence) and (partial := decoder.take_partial()):
                 return partial
-            raise
+            raise connection.fault(error) from error
         return chunk or self._end()
 
     async def receive(self) -> bytes:

@@ -9,11 +9,11 @@ A chunk is a message or a frame of live media, so its borders matter and are kep
     _read_bytes                                                                length, or up to the connection's end
 
 Each state is a method that takes bytes from ``_data`` at ``_at``. It returns a chunk, ``b""`` (another state follows)
-or ``None`` (feed more bytes, or the body is over).
+or ``None`` (more bytes are needed, or the body is over).
 
-*Invariant.* The caller feeds only after ``next_chunk()`` has returned ``None``. So the decoder holds one read of the
-connection and at most ``MAX_CHUNK`` bytes of an incomplete chunk. A byte of payload is copied once, out of ``_data``; a
-chunk that came over several reads is joined once more.
+*Invariant.* The caller brings bytes only after ``next_chunk()`` has returned ``None``. So the decoder holds one read of
+the connection and at most ``MAX_CHUNK`` bytes of an incomplete chunk. A byte of payload is copied once, out of
+``_data``; a chunk that came over several reads is joined once more.
 
 *Tried before.* h11 parses chunked bodies, too, but copies each byte three times and makes several objects per chunk.
 """
@@ -49,7 +49,8 @@ class InvalidBody(Exception):
 class BodyDecoder:
     """The body of one response.
 
-    Call :meth:`next_chunk` until it returns ``None``, then :meth:`feed`, and so on until :attr:`over`.
+    Call :meth:`next_chunk` until it returns ``None``, then with the connection's next read, and so on until
+    :attr:`over`.
 
     Args:
         head: the response's head. It says how the body ends: with the last chunk, after ``Content-Length`` bytes, or
@@ -86,23 +87,24 @@ class BodyDecoder:
         """The bytes that no state has taken; behind the body, they belong to the next response."""
         return self._data[self._at :]
 
-    def feed(self, data: bytes) -> None:
-        """Take the bytes of the connection's next read."""
-        self._data = self._data[self._at :] + data if self._at < len(self._data) else data
-        self._at = 0
-
     def end(self) -> bool:
         """The connection has ended: return whether that is the body's end, too. If not, the body was cut."""
         self.over = self.over or (self._left is None and not self._chunked)
         return self.over
 
-    def next_chunk(self) -> bytes | None:
+    def next_chunk(self, data: bytes = b"") -> bytes | None:
         """Return the next chunk, or a piece of a long one; ``None`` if more bytes are needed, or the body is over.
+
+        Args:
+            data: the connection's next read, if the last call returned ``None``.
 
         Raises:
             InvalidBody: the bytes are not HTTP. :meth:`take_partial` still returns those before the fault.
         """
-        if self._at == len(self._data):  # no state does anything without bytes
+        if data:
+            self._data = self._data[self._at :] + data if self._at < len(self._data) else data
+            self._at = 0
+        elif self._at == len(self._data):  # no state does anything without bytes
             return None
         chunk: bytes | None = b""
         while chunk == b"" and not self.over:

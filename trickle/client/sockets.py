@@ -105,7 +105,9 @@ class SocketStream(ByteStream):
         self._now: Callable[[], float] = monotonic  # its clock
         self._waiter: Waiter | None = None  # of the task in receive()
         self._due_at = 0.0  # when the present wait becomes a Silence
-        self._timer: asyncio.TimerHandle | None = None  # fires at _due_at or earlier
+        # One timer serves many waits: only when it fires, at or before _due_at, it is set again.
+        self._timer: asyncio.TimerHandle | None = None
+        self._fires_at = inf
 
     def send_now(self, parts: Sequence[bytes | memoryview]) -> bytes | memoryview:
         """Write as much as the kernel has room for, without waiting and without joining the parts.
@@ -160,8 +162,10 @@ class SocketStream(ByteStream):
     def limit_wait(self, seconds: float | None) -> None:
         """Set ``receive_s``, and begin a present wait anew."""
         self.receive_s = seconds
-        if self._waiter is not None and self._watcher is not None:
-            self._limit_wait(self._watcher)
+        if self._waiter is not None and self._watcher is not None and seconds is not None:
+            self._due_at = self._now() + seconds
+            if self._due_at < self._fires_at:
+                self._set_timer(self._watcher)
         if self._scope is not None:
             self._scope.deadline = inf if seconds is None else anyio.current_time() + seconds
 
@@ -188,7 +192,15 @@ class SocketStream(ByteStream):
             if "trio" in sys.modules and in_trio():
                 await self._wait_for_anyio()
                 continue
-            waiter = self._watch()
+            kind = waiter_type()
+            loop = kind.running()
+            if self._watcher is not loop:
+                self._watch(loop)
+            self._waiter = waiter = kind(loop=loop)
+            if self.receive_s is not None:
+                self._due_at = self._now() + self.receive_s
+                if self._due_at < self._fires_at:
+                    self._set_timer(loop)
             try:
                 await waiter
             finally:
@@ -209,38 +221,19 @@ class SocketStream(ByteStream):
                 self._scope = None
             self._read()
 
-    def _watch(self) -> Waiter:
-        """Let the event loop watch the socket; what is returned is over once it has read something."""
-        kind = waiter_type()
-        loop = kind.running()
-        if self._watcher is not loop:  # nobody watches, or the loop of an earlier asyncio.run() did
-            from tricklecast.trickle.client.waking import clock_of
+    def _watch(self, loop: asyncio.AbstractEventLoop) -> None:
+        """Let the event loop watch the socket: nobody does, or the loop of an earlier ``asyncio.run()`` did."""
+        from tricklecast.trickle.client.waking import clock_of
 
-            loop.add_reader(self._socket, self._on_readable)
-            self._watcher, self._now = loop, clock_of(loop)
-            self._set_timer(None)
-        waiter = self._waiter = kind(loop=loop)
-        if self.receive_s is not None:
-            self._limit_wait(loop)
-        return waiter
-
-    def _limit_wait(self, loop: asyncio.AbstractEventLoop) -> None:
-        """Let the present wait end ``receive_s`` from now."""
-        if self.receive_s is not None:
-            self._due_at = self._now() + self.receive_s
-            # One timer serves many waits: while it is due too early, it is set again only when it fires.
-            if self._timer is None or self._timer.when() > self._due_at:
-                self._set_timer(loop)
-
-    def _on_readable(self) -> None:
-        if self._received or self._ended or self._failure:  # no task has taken it: the rest stays in the kernel
-            self._unwatch()
-        else:
-            self._read()
-            if self._waiter is not None:
-                self._waiter.wake_now()
+        loop.add_reader(self._socket, self._read)
+        self._watcher, self._now = loop, clock_of(loop)
+        self._set_timer(None)
 
     def _read(self) -> None:
+        """The socket has something to read, most likely; the event loop calls this, too."""
+        if self._received or self._ended or self._failure:  # no task has taken it: the rest stays in the kernel
+            self._unwatch()
+            return
         try:
             self._received = self._socket.recv(READ_BYTES)
             self._ended = not self._received
@@ -248,6 +241,8 @@ class SocketStream(ByteStream):
             pass
         except OSError as error:
             self._failure = error
+        if self._waiter is not None:
+            self._waiter.wake_now()
 
     def _unwatch(self) -> None:
         loop, self._watcher = self._watcher, None
@@ -257,10 +252,12 @@ class SocketStream(ByteStream):
     def _set_timer(self, loop: asyncio.AbstractEventLoop | None) -> None:
         if self._timer is not None:
             self._timer.cancel()
-        self._timer = None if loop is None else loop.call_at(self._due_at, self._on_timer, loop)
+        self._timer, self._fires_at = None, inf
+        if loop is not None:
+            self._timer, self._fires_at = loop.call_at(self._due_at, self._on_timer, loop), self._due_at
 
     def _on_timer(self, loop: asyncio.AbstractEventLoop) -> None:
-        self._timer = None
+        self._timer, self._fires_at = None, inf
         if self._waiter is None or self._waiter.done() or self.receive_s is None:
             return
         if self._now() < self._due_at:

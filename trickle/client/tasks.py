@@ -89,26 +89,42 @@ def clock() -> Callable[[], float]:
     return clock_of(waiter_type().running())
 
 
-def present_loop() -> object:
-    """What stands for the event loop of the present task. ``anyio.lowlevel.current_token`` takes ten times as long."""
-    if "trio" in sys.modules and in_trio():
-        import trio
+class HomeLoop:
+    """The event loop in which a client was opened, which is the present one when this is made.
 
-        return trio.lowlevel.current_trio_token()
-    return waiter_type().running()
+    The client's tasks and connections belong to that loop. In another one, a call would wait for them for ever.
 
-
-def check_loop(opened_in: object, client: str) -> None:
-    """Check that a client is used in the event loop in which it was opened; ``None`` if it was not opened yet.
-
-    Its tasks and connections belong to that loop. In another one, a call would wait for them for ever.
-
-    Raises:
-        LocalProtocolError: it is used in another one.
+    Args:
+        client: what it is, for the error.
     """
-    if opened_in is not None and present_loop() != opened_in:
+
+    __slots__ = ("_client", "_loop", "_present")
+
+    def __init__(self, client: str) -> None:
+        self._client = client
+        # anyio.lowlevel.current_token() takes ten times as long.
+        self._present: Callable[[], object]
+        if "trio" in sys.modules and in_trio():
+            import trio
+
+            self._present = trio.lowlevel.current_trio_token
+        else:
+            self._present = waiter_type().running
+        self._loop = self._present()
+
+    def check(self) -> None:
+        """Check that the client is used in this loop.
+
+        Raises:
+            LocalProtocolError: it is used in another one.
+        """
+        try:
+            if self._present() is self._loop:
+                return
+        except RuntimeError:  # this loop is of another kind
+            pass
         raise LocalProtocolError(
-            f"this {client} was opened in another event loop; threads share one of tricklecast.sync"
+            f"this {self._client} was opened in another event loop; threads share one of tricklecast.sync"
         )
 
 

@@ -64,7 +64,15 @@ class Waiter(asyncio.Future[None]):
         _DUE[loop] = due = [self]
         try:
             for waiter in due:  # which grows meanwhile
-                waiter._run()
+                if waiter.done():
+                    continue
+                wake, context = waiter._wake, waiter._in
+                if wake is not None and context is not None:
+                    waiter.remove_done_callback(wake)
+                    waiter.set_result(None)
+                    context.run(wake, waiter)
+                else:
+                    waiter.set_result(None)
         except BaseException:  # the program was told to end
             del _DUE[loop]
             for waiter in due:
@@ -79,14 +87,3 @@ class Waiter(asyncio.Future[None]):
             due.append(self)
         elif not self.done():
             self.set_result(None)
-
-    def _run(self) -> None:
-        if self.done():
-            return
-        wake, context = self._wake, self._in
-        if wake is None or context is None:
-            self.set_result(None)
-            return
-        self.remove_done_callback(wake)
-        self.set_result(None)
-        context.run(wake, self)

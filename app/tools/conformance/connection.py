@@ -265,17 +265,16 @@ class RawConnection:
 
     def _unread(self) -> str:
         """The next bytes that no case has read, for people; empty at the end of the connection."""
-        data = bytes(self._buffer)
+        data, read = bytes(self._buffer), b""
         while not data:
-            if self._decoder is not None:
-                data = self._decode(self._decoder) or self._decoder.rest
+            if self._decoder is not None:  # what was read is perhaps only the line end behind a chunk
+                data = self._decode(self._decoder, read) or self._decoder.rest
                 if data or self._decoder.over:
                     break
-            if not (data := self._receive()):
+            if not (read := self._receive()):
                 return ""
-            if self._decoder is not None:  # perhaps it is only the line end behind a chunk
-                self._decoder.feed(data)
-                data = b""
+            if self._decoder is None:
+                data = read
         return shorten(data) if data else "the end of the body"
 
     def _read_head(self) -> Response:
@@ -304,7 +303,7 @@ class RawConnection:
             chunk = self._decode(decoder)
             if chunk is None and not decoder.over:
                 if data := self._receive():
-                    decoder.feed(data)
+                    chunk = self._decode(decoder, data)
                 elif not decoder.end():
                     raise ConnectionCut("in the body")
             self._finish()
@@ -314,9 +313,9 @@ class RawConnection:
                 return chunk
         return None
 
-    def _decode(self, decoder: BodyDecoder) -> bytes | None:
+    def _decode(self, decoder: BodyDecoder, data: bytes = b"") -> bytes | None:
         try:
-            return decoder.next_chunk()
+            return decoder.next_chunk(data)
         except InvalidBody as error:
             raise MalformedResponse(str(error)) from None
 

@@ -27,9 +27,10 @@ def chunks(body: BodyDecoder, *pieces: bytes) -> list[bytes]:
     """The chunks of a body that comes in these pieces."""
     found = []
     for piece in pieces:
-        body.feed(piece)
-        while (chunk := body.next_chunk()) is not None:
+        chunk = body.next_chunk(piece)
+        while chunk is not None:
             found.append(chunk)
+            chunk = body.next_chunk()
     return found
 
 

@@ -10,8 +10,8 @@ import anyio
 import pytest
 
 from tests.subscriber.fake import run
-from tricklecast.trickle.client.tasks import BackgroundTask, Notifier, beside, clock, first_error, present_loop
-from tricklecast.trickle.errors import ClosedHere
+from tricklecast.trickle.client.tasks import BackgroundTask, HomeLoop, Notifier, beside, clock, first_error
+from tricklecast.trickle.errors import ClosedHere, LocalProtocolError
 
 
 class Work:
@@ -272,21 +272,23 @@ def test_of_many_errors_the_first_of_ours_counts() -> None:
     assert first_error(ExceptionGroup("", [first, ValueError("second")])) is first
 
 
+@pytest.mark.parametrize("other", ["asyncio", "trio"])
 @pytest.mark.parametrize("backend", ["asyncio", "trio"])
-def test_each_run_has_a_loop_of_its_own(backend: str) -> None:
+def test_each_run_has_a_loop_of_its_own(backend: str, other: str) -> None:
     """All tasks of one run have the same."""
-    loops: list[object] = []
+    homes: list[HomeLoop] = []
 
-    async def note() -> None:
-        loops.append(present_loop())
-
-    async def main() -> None:
+    async def first() -> None:
+        homes.append(HomeLoop("reader"))
         async with anyio.create_task_group() as group:
-            group.start_soon(note)
-            group.start_soon(note)
+            group.start_soon(second)
 
-    for _ in range(2):
-        anyio.run(main, backend=backend)
-    assert loops[0] is loops[1]
-    assert loops[2] is loops[3]
-    assert loops[0] is not loops[2]
+    async def second() -> None:
+        homes[0].check()
+
+    async def elsewhere() -> None:
+        with pytest.raises(LocalProtocolError, match="this reader was opened in another event loop"):
+            homes[0].check()
+
+    anyio.run(first, backend=backend)
+    anyio.run(elsewhere, backend=other)
