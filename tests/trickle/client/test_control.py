@@ -45,7 +45,7 @@ def test_the_answer_of_a_server() -> None:
         ("404 Not Found", '{"detail": "Not Found"}', RemoteProtocolError, "has no such thing"),
         ("405 Method Not Allowed", "", RemoteProtocolError, "has no such thing"),
         ("409 Conflict", '{"detail": "busy\\u001b"}', TrickleError, "^busy[?]$"),
-        ("502 Bad Gateway", "<html>", TrickleError, "answers 502: <html>"),
+        ("502 Bad Gateway", "<html>", TrickleError, "answers 502: a web page"),
         ("401 Unauthorized", "Token required", Refused, "wants a valid token: http://.*: Token required"),
         ("200 OK", "[1]", RemoteProtocolError, "has no such thing"),
     ],
