@@ -180,7 +180,8 @@ class Body:
     def end(self) -> None:
         """No chunk follows."""
         self.over = True
-        self._hand_on()
+        if self._sending is None or not self._sending.push():
+            self.changes.notify()
 
     async def flush(self) -> bool:
         """Wait until the end was handed over in the way of :meth:`put`, with the same result."""
@@ -212,12 +213,8 @@ class Body:
         self._held_bytes += size
         self._buffer.used += size
         self.handed += len(chunk)
-        self._hand_on()
-
-    def _hand_on(self) -> None:
-        """There is more to send: it is written now, or who reads the body is told."""
         if self._sending is None or not self._sending.push():
-            self.changes.notify()
+            self.changes.notify()  # who reads the body
 
     def let_go_of(self, count: int) -> None:
         """Hold the chunks below this number no more: the body cannot be sent again."""
@@ -299,7 +296,7 @@ class Sending(LiveBody):
                 self._waits = True
                 writer.pause()
                 return True
-            chunk = body.chunk(self.taken)
+            chunk = body._chunks[self.taken - body._let_go]
             self.taken += 1
             self.sent += len(chunk)
             self._has_last = body.over and self.taken == body.count

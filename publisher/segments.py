@@ -217,6 +217,7 @@ class SegmentWriter:
         self._is_entered = self._left = self._writing = False
         self._is_one_chunk = False  # its first chunk is its last one
         # What follows is for Segments, too.
+        self._is_told = segments.is_detailed  # events say that it begins and is published
         self._entered_at = self._ended_at = 0.0
         self._first_byte_s: float | None = None
         self._upload: Upload | None = None  # its request, once there is something to send
@@ -485,6 +486,11 @@ class Segments:
         return self.failure or self._plan.error
 
     @property
+    def is_detailed(self) -> bool:
+        """Whether anybody is told that a segment begins and is published."""
+        return self._report.is_detailed
+
+    @property
     def unseen(self) -> tuple[int, ...]:
         """The seqs of segments that were lost, dropped or cut off, and of which their writers do not know it."""
         return tuple(sorted(segment.seq for segment in self._unseen if not (segment._seen or segment._asking)))
@@ -499,7 +505,8 @@ class Segments:
             LocalProtocolError: the publisher was opened in another event loop.
         """
         self._check_open()
-        self.check_loop()
+        if self._home is not None:
+            self._home.check()
         if self._drops:
             since = self.now() - self._buffer_s
             if self._pending and (self._is_full or 0 < self._pending[0]._ended_at < since):
@@ -904,7 +911,7 @@ class Segments:
         self._plan.begin(upload.ticket)
         if upload.segment is not None:
             upload.segment._first_byte_s = self.now() - upload.segment._entered_at
-            if self._report.is_detailed:
+            if upload.segment._is_told:
                 self._report(SegmentBegun(upload.ticket.seq))
         self._notify()
         self.open_ahead()
@@ -937,7 +944,7 @@ class Segments:
             case Receipt(sent=size):
                 self._counts["segments" if size else "empty"] += 1
                 self._counts["bytes"] += size
-                if self._report.is_detailed:
+                if segment._is_told:
                     self._report(SegmentPublished(result))
                 return
             case SegmentDropped():

@@ -256,7 +256,12 @@ class Connection:
         else:
             try:
                 body.start(self)
-                response = await self._answer_to_body()
+                response = await self.answer()
+            except faults.TransportError:
+                if self._second is not None:
+                    await self._second.stop()
+                    self._second.check()  # it has closed the connection
+                raise
             finally:
                 self._live = None
                 body.detach()
@@ -264,22 +269,6 @@ class Connection:
                     await self._second.stop()
         self._tcp.receive_s = self._read_s
         return response
-
-    async def _answer_to_body(self) -> ResponseBody:
-        """Wait for the response's head while the body is written."""
-        while True:
-            try:
-                return await self.answer()
-            except faults.ReadTimeout:
-                # The server still acknowledges bytes of the body: wait for another read_s.
-                if not 0 < self.unacknowledged < self._unacknowledged:
-                    raise
-                self._limit_wait()
-            except faults.TransportError:
-                if self._second is not None:
-                    await self._second.stop()
-                    self._second.check()  # it has closed the connection
-                raise
 
     async def _write_on(self, body: LiveBody) -> None:
         """The second task: whenever the body has paused, wait for room, then let it go on."""
@@ -419,6 +408,8 @@ class Connection:
                 try:
                     data = await self.stream.receive()
                 except READ_ERRORS as error:
+                    if isinstance(error, Silence) and self._is_sending():
+                        continue
                     raise self.fault(error) from error
                 self._answered = True
                 if isinstance(self._head_bytes, bytearray):
@@ -441,6 +432,13 @@ class Connection:
             self._interims += 1
             if self._interims > MAX_INTERIM + monotonic() - self._asked_at:
                 raise InvalidAnswer(f"{self._interims} interim answers ({head.status_code}) and no final one")
+
+    def _is_sending(self) -> bool:
+        """Whether the server still acknowledges bytes of a body that has ended: then it gets another ``read_s``."""
+        if self._live is None or not 0 < self.unacknowledged < self._unacknowledged:
+            return False
+        self._limit_wait()
+        return True
 
     def fault(self, error: Exception) -> faults.TransportError:
         """What one of :data:`READ_ERRORS` means for the response."""
