@@ -28,6 +28,7 @@ from benchmarks.report import Series, verdicts, warnings
 from benchmarks.scenarios import SCENARIOS, Ask, Exchanges, Idle, Repeat, Scenario, Stream, from_json, quick, to_json
 from benchmarks.servers import FASTAPI, FLOOR, NCHAN, BenchmarkError, Contender, Cores, measure, tricklecast
 from benchmarks.soak import print_outcome
+from tests.support.fixtures import forks
 from tests.support.long import mostly_long
 from tricklecast.trickle.records import Event
 
@@ -37,6 +38,8 @@ TINY: dict[str, Scenario] = {
     "flood": Stream(readers=2, chunk_bytes=4096, chunks_per_segment=8, lead=16, warm_up_s=0.1, measure_s=0.2),
     "idle": Idle(readers=20, warm_up=5),
 }
+__all__ = ["forks"]
+
 UNBOUND = Cores(None, None)
 LINUX = pytest.mark.skipif(not Path("/proc/self/statm").exists(), reason="reads the clocks of other processes: Linux")
 QUICK_END = ("--shutdown-drain-s", "0.1", "--shutdown-deadline-s", "1")
@@ -70,8 +73,10 @@ TINY_SIZE = Size(
     ],
     ids=["floor", "tricklecast", "fastapi", "nchan"],
 )
-def test_runs_scenarios(contender: Contender, names: tuple[str, ...]) -> None:
+def test_runs_scenarios(request: pytest.FixtureRequest, contender: Contender, names: tuple[str, ...]) -> None:
     """A server delivers every chunk of a scenario, and the report holds a sample of it."""
+    if not contender.worker:  # of which the process is looked for that serves
+        request.getfixturevalue("forks")
     plan = Plan({name: TINY[name] for name in names}, (contender,), 1, UNBOUND)
     text = io.StringIO()
     found = run(plan, Console(file=text, width=140))
@@ -129,6 +134,7 @@ def test_saturation_says_what_a_server_has_not_kept() -> None:
 
 
 @LINUX
+@pytest.mark.usefixtures("forks")
 def test_a_load_whose_clients_fail_is_an_error() -> None:
     """The error names the clients that failed, and the answer that they got."""
     small = tricklecast(settings=("--max-channels", "1"))
@@ -152,6 +158,7 @@ def test_the_go_reference_is_left_out_with_a_reason(tmp_path: Path, monkeypatch:
 
 
 @LINUX
+@pytest.mark.usefixtures("forks")
 def test_a_reference_that_fails_is_noted_and_has_no_figures() -> None:
     """The other servers are still measured; a failed run of tricklecast ends the benchmark."""
     text = io.StringIO()
@@ -195,6 +202,7 @@ def test_healthy_readers_are_measured_among_stalled_ones() -> None:
 
 
 @LINUX
+@pytest.mark.usefixtures("forks")
 @pytest.mark.parametrize(
     ("name", "cases"),
     [

@@ -13,9 +13,12 @@ from pathlib import Path
 import httpx
 import pytest
 
+from tests.support.fixtures import forked_servers
 from tests.support.waiting import WITHIN_S, eventually
 from tricklecast import testing
 from tricklecast.testing import ServerFailed, TestServer
+
+__all__ = ["forked_servers"]
 
 
 @pytest.fixture(scope="module")
@@ -56,6 +59,7 @@ def test_its_access_records_can_be_read(running: TestServer) -> None:
         running.records(2, within_s=0.1, channel="logged", op="read")
 
 
+@pytest.mark.usefixtures("forked_servers")
 def test_it_can_be_stopped_killed_and_started_again() -> None:
     """It keeps its port and its records, but no channels."""
     with testing.server() as server:

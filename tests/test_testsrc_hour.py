@@ -9,6 +9,9 @@ import pytest
 
 from benchmarks.received import Received, receive
 from benchmarks.testsrc_hour import Plan, Result, losses, main, report
+from tests.support.fixtures import forks
+
+__all__ = ["forks"]
 
 PLAN = Plan(minutes=0.05, speed=4.0, size="160x90")
 SECONDS = 12
@@ -27,6 +30,7 @@ def result(**changes: object) -> Result:
 
 
 @pytest.mark.skipif(not Path("/proc/self/statm").exists(), reason="reads the memory of other processes: Linux")
+@pytest.mark.usefixtures("forks")
 def test_a_short_run_loses_nothing(capsys: pytest.CaptureFixture[str]) -> None:
     """Server, publisher and subscriber through the command line: every picture and every clock arrives."""
     assert main(["--minutes", "0.02", "--speed", "5", "--size", "160x90"]) == 0

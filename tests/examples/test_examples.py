@@ -34,7 +34,7 @@ from av.audio.frame import AudioFrame
 
 from tests.analytics.support.scenarios import STORMS
 from tests.analytics.support.writer import LogWriter
-from tests.support.forked import forked
+from tests.support.forked import forked, python
 from tests.support.spark_cluster import HOME, run_in_cluster, spark_cluster
 from tests.support.spark_cluster import environment as spark_environment
 from tests.support.waiting import eventually
@@ -218,7 +218,7 @@ def test_frame_relay(trickle: TestServer) -> None:
     relay = start("frame_relay.py", source, target)
     output(start("frames.py", source, 1))
     eventually(lambda: life(target) == ("1", "terminated"))
-    with subprocess.Popen([sys.executable, str(ROOT / "examples" / "frames.py"), source, "60"], cwd=ROOT) as camera:
+    with subprocess.Popen(forked(source, 60, script=ROOT / "examples" / "frames.py"), cwd=ROOT) as camera:
         eventually(lambda: life(target) == ("2", None))
         relay.send_signal(signal.SIGINT)
         out, err = relay.communicate(timeout=TIMEOUT_S)
@@ -275,7 +275,7 @@ def test_test_own_code() -> None:
 
 def test_fastapi_app(trickle: TestServer) -> None:
     """A posted message is published, read back in the background and shown; the channel ends with the app."""
-    command = [sys.executable, "-m", "uvicorn", "--app-dir", "examples", "--port", "0", "fastapi_app:app"]
+    command = [python(), "-m", "uvicorn", "--app-dir", "examples", "--port", "0", "fastapi_app:app"]
     environment = {**os.environ, "CHANNEL_URL": trickle.url("web")}
     with subprocess.Popen(command, stderr=subprocess.PIPE, text=True, cwd=ROOT, env=environment) as app:
         assert app.stderr is not None
@@ -299,7 +299,7 @@ def test_fastapi_app(trickle: TestServer) -> None:
 def test_fastapi_stream(trickle: TestServer) -> None:
     """The response has all messages, and goes on; the app's stop breaks it off, so that its client knows."""
     options = ["--app-dir", "examples", "--port", "0", "--timeout-graceful-shutdown", "1"]
-    command = [sys.executable, "-m", "uvicorn", *options, "fastapi_stream:app"]
+    command = [python(), "-m", "uvicorn", *options, "fastapi_stream:app"]
     url = trickle.url("streamed")
     with sync.Publisher(url) as publisher:
         publisher.publish_json(0)

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import random
 import subprocess
-import sys
 from pathlib import Path
 
 import pytest
@@ -12,6 +11,7 @@ import pytest
 from tests.app.hostile.support import exchange, statuses, watched
 from tests.fuzz.functions import TARGETS
 from tests.fuzz.own import CORPUS, corpus, inputs
+from tests.support.forked import python
 
 ROOT = Path(__file__).parents[2]
 INPUTS = 2000
@@ -48,7 +48,7 @@ def test_the_corpus_is_small() -> None:
 
 def test_the_long_form_runs_and_names_its_seed() -> None:
     """A round that has no time left says what it would have done."""
-    command = [sys.executable, "-m", "tests.fuzz", "route", "--seed", "7", "--minutes", "0.0001"]
+    command = [python(), "-m", "tests.fuzz", "route", "--seed", "7", "--minutes", "0.0001"]
     done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, timeout=120, check=True)
     assert "route: seed 7" in done.stdout
     assert "nothing found" in done.stdout

@@ -3,10 +3,13 @@
 from __future__ import annotations
 
 import json
+import os
+import signal
 from pathlib import Path
 from typing import Any
 
 from tests.support.server import RunningServer, serve
+from tests.support.waiting import WITHIN_S
 
 
 def ask(server: RunningServer, path: str, status: int = 200) -> Any:
@@ -25,13 +28,13 @@ def publish(server: RunningServer, channel: str, *segments: bytes) -> None:
 def test_the_index_goes_on_with_a_data_directory(tmp_path: Path) -> None:
     """What was told before is told again, and what was published meanwhile follows; no index has two meanings."""
     options = ("--data-dir", str(tmp_path / "data"), "--ack", "journal")
-    with serve(*options, fork=False) as server:
+    with serve(*options) as server:
         publish(server, "a", b"one", b"two")
         before = ask(server, "?after=0&q=kind%3D'closed'")
         assert [change["bytes"] for change in before["changes"]] == [3, 3]
-        server.process.kill()
-        server.process.wait()
-    with serve(*options, fork=False) as server:
+        os.kill(server.pid, signal.SIGKILL)
+        server.process.wait(WITHIN_S)
+    with serve(*options) as server:
         where = f"after={before['index']}&instance={before['instance']}"
         assert ask(server, "?after=0&q=kind%3D'closed'")["changes"] == before["changes"]
         publish(server, "a", b"three")

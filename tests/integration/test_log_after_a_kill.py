@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import signal
 from pathlib import Path
 from random import Random
@@ -76,12 +77,12 @@ def test_a_kill_costs_the_queue_and_a_restart_goes_on(tmp_path: Path) -> None:
     """Killed at a random moment, rotating all the time: a gap-free beginning is there, and at most one torn line."""
     log, rng = tmp_path / "access.jsonl", Random(7)
     options = ("--access-log-max-bytes", "8kB", "--access-log-files", "10000")
-    with serve(*options, access_log=log, fork=False) as server:
+    with serve(*options, access_log=log) as server:
         load = Load(server)
         load.wait_for(200 + rng.randrange(300))
         eventually(lambda: list(tmp_path.glob("access-*.jsonl")))
-        server.process.kill()
-        server.process.wait()
+        os.kill(server.pid, signal.SIGKILL)
+        server.process.wait(WITHIN_S)
         answered = load.end()
     lines = [parsed(line) for line in lines_of(tmp_path)]
     assert None not in lines[:-1], "at most the last line is torn"

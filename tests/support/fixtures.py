@@ -33,6 +33,12 @@ def certificate(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 @pytest.fixture
+def forks(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Programs that are started with ``sys.executable`` are forks of one that has imported what they import."""
+    monkeypatch.setattr(sys, "executable", python())
+
+
+@pytest.fixture
 def forked_servers() -> Iterator[None]:
     """Servers of `tricklecast.testing` are forks of one that has imported all."""
     with servers_are_forks():

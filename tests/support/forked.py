@@ -67,13 +67,17 @@ def python() -> str:
     For what starts processes of its own, and for programs that import the server. What it starts is the relay, as with
     :func:`forked`: not for a test that stops the process (SIGSTOP).
     """
-    path = Path(_nursery("tests.support.forked", "")).with_name("python")
+    return _stand_in(_nursery("tests.support.forked", ""))
+
+
+def _stand_in(nursery: str) -> str:
+    path = Path(nursery).with_name("python")
     path.write_text(
         f"#!{PYTHON} -IS\n"
         "import sys\n"
         f"sys.path.append({str(RELAY.parent)!r})\n"
         "from relay import relay\n"
-        f"relay({str(path.with_name('socket'))!r}, *sys.argv[1:])\n"
+        f"relay({nursery!r}, *sys.argv[1:])\n"
     )
     path.chmod(0o700)
     return str(path)
@@ -325,8 +329,14 @@ def import_all(*commands: str) -> None:
 
 
 def serve_forks(path: str, *commands: str) -> None:
-    """Is the nursery, and in the end a command; ``commands``: it will be one of these, else any one."""
+    """Is the nursery, and in the end a command; ``commands``: it will be one of these, else any one.
+
+    The sources of a server are forks, too.
+    """
     import_all(*commands)
+    from tricklecast.app.sources import source
+
+    source.COMMAND = _stand_in(path), *source.COMMAND[1:]  # type: ignore[misc]
     gc.freeze()
     nursery(path)
     _run()

@@ -14,7 +14,7 @@ from pathlib import Path
 import pytest
 from rich.console import Console
 
-from tests.support.forked import command_of, python
+from tests.support.forked import command_of, forked_deep, python
 from tests.support.waiting import WITHIN_S, eventually
 from tricklecast.app.cli import load
 from tricklecast.app.tools.demo import cli, cluster
@@ -78,7 +78,7 @@ def test_a_node_is_lost(level: str, said: list[str], tmp_path: Path, monkeypatch
 
 def test_sigterm_leaves_no_process(tmp_path: Path) -> None:
     """SIGTERM while the nodes run ends all of them; the exit code is 143."""
-    command = [sys.executable, "-m", "tricklecast", "demo", "--cluster", "--work-dir", str(tmp_path)]
+    command = forked_deep("demo", "--cluster", "--work-dir", str(tmp_path))
     log = tmp_path / "memory-a.log"
     with subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE) as process:
         try:

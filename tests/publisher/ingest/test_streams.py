@@ -6,7 +6,6 @@ import shutil
 import signal
 import socket
 import subprocess
-import sys
 import threading
 import urllib.request
 from collections.abc import Iterator
@@ -21,7 +20,7 @@ from anyio.from_thread import start_blocking_portal
 
 from tests.publisher.ingest.encoder import AUDIO, HANDSHAKE, VIDEO, Encoder, chunks, command, publish
 from tests.publisher.media.clips import decode, make_clip
-from tests.support.forked import forked
+from tests.support.forked import forked, python
 from tests.support.local import LocalServer, local_server
 from tests.support.waiting import WITHIN_S, eventually
 from tricklecast.publisher.ingest import rtmp_listener, sessions, srt
@@ -393,7 +392,7 @@ def test_the_command_takes_a_stream_of_libavformat(server: LocalServer, clip: Pa
         assert process.stderr is not None
         port = process.stderr.readline().rpartition(":")[2].partition("/")[0]
         send = [
-            sys.executable,
+            python(),
             "-m",
             "tests.publisher.media.sender",
             f"rtmp://127.0.0.1:{port}/live/av",
