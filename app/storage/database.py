@@ -798,21 +798,18 @@ def _salvaged(
 ) -> list[tuple[Any, ...]]:
     """The rows of a table without their checksums; if it cannot be read to its end, also from its end."""
     rows: dict[Any, tuple[Any, ...]] = {}
+    wrong: dict[tuple[Any, ...], None] = {}  # by all of it: its key may be that of another row by now
     for direction in ("", " DESC"):
         damaged = len(found.damaged)
         for row in _readable(sql, f"SELECT * FROM {table} {where} ORDER BY {order}{direction}, 2{direction}", found):
-            rows[row[:2]] = row
+            if checked and _checksum(row[:-1]) != row[-1]:
+                wrong[row] = None
+            else:
+                rows[row[:2]] = row
         if len(found.damaged) == damaged:
             break
-    if not checked:
-        return list(rows.values())
-    good = []
-    for *values, checksum in rows.values():
-        if _checksum(values) == checksum:
-            good.append(tuple(values))
-        else:
-            found.damaged.append(f"table {table}: row {tuple(values[:2])} does not match its checksum")
-    return sorted(good)
+    found.damaged += [f"table {table}: row {row[:2]} does not match its checksum" for row in wrong]
+    return sorted(row[:-1] for row in rows.values()) if checked else list(rows.values())
 
 
 def _is_damage(error: sqlite3.Error) -> bool:

@@ -119,6 +119,18 @@ def test_a_row_that_is_no_text_hides_no_others(folder: Path) -> None:
     assert (len(found.segments), len(found.channels)) == (2 * SEGMENTS, 3)
 
 
+def test_a_row_that_has_got_the_key_of_another_one_is_missed(folder: Path) -> None:
+    """A flipped bit may make a key of a key: of two rows that are the same row, one is damaged."""
+    with closing(sqlite3.connect(folder / "journal.sqlite")) as sql, sql:
+        sql.execute("CREATE TABLE keyless AS SELECT * FROM segment")
+        sql.execute("UPDATE keyless SET seq = 7 WHERE channel = 1 AND seq = 3")
+        sql.execute("DROP TABLE segment")
+        sql.execute("ALTER TABLE keyless RENAME TO segment")
+    found = contents(folder)
+    assert [row.seq for row in found.segments if row.channel == 1] == [seq for seq in range(SEGMENTS) if seq != 3]
+    assert found.damaged[0] == "table segment: row (1, 7) does not match its checksum"
+
+
 @pytest.mark.parametrize("how", ["missing", "empty", "nonsense"])
 def test_files_without_their_database_are_kept(folder: Path, how: str, caplog: pytest.LogCaptureFixture) -> None:
     """A server that knows nothing of them sets them aside, says so, and begins anew."""
