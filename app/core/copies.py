@@ -33,7 +33,7 @@ from tricklecast.app.core.facts import (
 )
 from tricklecast.app.core.limits import Limits
 from tricklecast.app.core.segment import OPEN, TRUNCATE, Segment
-from tricklecast.app.core.state import Channel
+from tricklecast.app.core.state import Channel, Lives
 from tricklecast.app.core.window import Budget
 from tricklecast.trickle.errors import LocalProtocolError
 from tricklecast.trickle.wire import Life
@@ -78,8 +78,8 @@ class Copy(Channel):
         # Segments in memory that storage had before they came.
         self._known: set[int] = set()
 
-    def restored(self, created_at: float, next_seq: int, playlist: str) -> None:
-        super().restored(created_at, next_seq, playlist)
+    def restored(self, created_at: float, next_seq: int, playlist: str, lives: Lives) -> None:
+        super().restored(created_at, next_seq, playlist, lives)
         self._has_begun, self._marked_here = True, bool(playlist)
         self._store(self)
 

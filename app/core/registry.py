@@ -30,7 +30,7 @@ from tricklecast.app.core.publishers import Identity
 from tricklecast.app.core.results import COME_BACK_S, Ahead, AlreadyStored, Cause, Ended, Gone, Outcome, Refusal
 from tricklecast.app.core.rules import ANONYMOUS, Agenda, OwnedChannel, earliest
 from tricklecast.app.core.segment import WAITING, Cursor, Segment, Writer, WriterOwner
-from tricklecast.app.core.state import Channel, Ready, Retained, Upcoming
+from tricklecast.app.core.state import Channel, Lives, Ready, Retained, Upcoming
 from tricklecast.app.core.window import Budget, Eviction
 from tricklecast.trickle.errors import LocalProtocolError
 from tricklecast.trickle.paths import is_reserved
@@ -77,7 +77,7 @@ class Restored(NamedTuple):
 
     Attributes:
         name, epoch, content_type, next_seq: of the channel.
-        created_at: when, seconds of the registry's clock. playlist: the mark of its playlist.
+        created_at: when, seconds of the registry's clock. playlist: the mark of its playlist. lives: its numberings.
         drain_s: for one that has ended, how much longer it can be read; ``None`` for a live one.
         copied: another server owns it, and this one has a copy.
     """
@@ -88,6 +88,7 @@ class Restored(NamedTuple):
     next_seq: int
     created_at: float
     playlist: str = ""
+    lives: Lives = ()
     drain_s: float | None = None
     copied: bool = False
 
@@ -251,7 +252,7 @@ class Registry:
         further on, where its numbers are by now.
         """
         channel = self._add(restored.name, restored.epoch, restored.content_type, now, copied=restored.copied)
-        channel.restored(restored.created_at, restored.next_seq, restored.playlist)
+        channel.restored(restored.created_at, restored.next_seq, restored.playlist, restored.lives)
         if restored.drain_s is not None:
             channel.channel_ended(now - self.limits.channel_drain_s + restored.drain_s)
         self._schedule_next(channel)
@@ -376,7 +377,7 @@ class Registry:
         name = channel.name
         self._tombstones.pop(name, None)
         self._agenda.clear(channel)
-        owned = self.channels[name] = self._own(name, epoch, "", now, NO_LIFE)
+        owned = self.channels[name] = self._own(name, epoch, "", now, self._life(epoch))
         channel.move_to(owned)
         owned.life = life
         if _counts(owned) and not _counts(channel):

@@ -127,7 +127,8 @@ class OwnedChannel(Channel):
     """A channel whose owner this is: it decides.
 
     Args:
-        name, epoch, content_type, now, life, limits, budget: as of :class:`Channel`.
+        name, epoch, content_type, now, limits, budget: as of :class:`Channel`.
+        life: the name of the numbering of a publisher that gives it none.
         journal: of the server.
         schedule: told of each time at which :meth:`expire` should be called.
     """
@@ -149,6 +150,7 @@ class OwnedChannel(Channel):
     ) -> None:
         super().__init__(name, epoch, content_type, now, life, limits, budget, journal.faults)
         self._journal = journal
+        self._own_name = life.name
         # Bytes of memory that its unfinished segments may take.
         self._quota = UNLIMITED if limits.channel_bytes is None else limits.channel_bytes
         self._schedule = schedule
@@ -509,13 +511,27 @@ class OwnedChannel(Channel):
         The first one that is written in this start of the server decides how the numbering is called. A publisher that
         goes on with its numbers after a restart says so: then its readers are told the name that they know.
         """
-        name, first = self.life.name, self._first
-        claim = None if writer is None or self.life.first is not None else writer.claim
-        if claim is not None and claim.first is not None:
-            name, first = claim.name, claim.first
-        first = min(first, seq)
+        name, first = self.life.name, min(self._first, seq)
+        if self.life.first is None:
+            name = self._own_name
+            claim = None if writer is None else writer.claim
+            if claim is not None and claim.first is not None and self._is_believed(claim.name, claim.first):
+                name, first = claim.name, min(first, claim.first)
+            first = min([first, *(known for one, known in self.lives if one == name)])
         self.numbering_named(name, first)
         self.note(NumberingNamed, now, name, first)
+
+    def _is_believed(self, name: str, first: int) -> bool:
+        """Whether a publisher goes on with its numbering, or begins it, as it says.
+
+        Others may have written its numbers anew since: readers that follow it must be told so, and would not be under
+        its name. So an earlier numbering does not go on, nor one of which nothing was kept and which has begun below
+        the segments that are final.
+        """
+        lives = self.lives
+        if not lives or name == lives[-1][0]:
+            return True
+        return first >= self.floor and all(one != name for one, _ in lives)
 
     def _advance(self, seq: int, now: float) -> Sequence[Segment]:
         """The head is about to move past this seq, which lies above it: settle what lies between (section 1).

@@ -17,7 +17,7 @@ from __future__ import annotations
 from collections.abc import Callable, Container, Iterator, Mapping
 from dataclasses import dataclass
 from itertools import chain
-from typing import ClassVar, Final, NamedTuple, Protocol
+from typing import ClassVar, Final, NamedTuple, Protocol, TypeAlias
 
 from tricklecast.app.core.facts import (
     BodyBegun,
@@ -61,6 +61,9 @@ MAX_AWAITED: Final = 20_000
 """Segments without a byte of a channel that another server owns, which no budget counts: as many as a server admits
 publishers (``Limits.publishers``)."""
 
+MAX_LIVES: Final = 64
+"""Numberings of a channel that are remembered: 64 starts of a server in which another publisher began."""
+
 EVENTS: Final = {
     State.COMPLETE: FINISH,
     State.EMPTY: FINISH,
@@ -69,6 +72,10 @@ EVENTS: Final = {
     State.TERMINATED: TERMINATE,
 }
 """The event that leads to each final state."""
+
+
+Lives: TypeAlias = tuple[tuple[str, int], ...]
+"""Numberings by name and first seq, the newest one last."""
 
 
 class SegmentSummary(NamedTuple):
@@ -169,7 +176,9 @@ class Channel:
         ended: whether the channel is over; drain_until: when its name is then forgotten.
         active_at: when something was last published; bytes_in, bytes_out: for statistics; reading: its readers.
         life: the numbering of what is written from now on, as its readers are told. Its ``first`` is ``None`` until
-            something is written in this start of the server.
+            something is written in this start of the server; then the name is that of the newest one in ``lives``.
+        lives: the newest :data:`MAX_LIVES` numberings of which something was written in this epoch, as pairs of name
+            and first seq, the newest one last. Storage and replicas keep them.
         facts: how many there are of it. followers: told of each (:meth:`follow`).
         playlist: the newest mark of its playlist of HLS; ``""`` if it has none.
         retained: the segments that storage has beyond the window; ``None`` without storage.
@@ -203,6 +212,7 @@ class Channel:
         self.next_seq = self.jumped_to = self.floor = self.bytes_in = self.bytes_out = self.facts = 0
         self.followers: tuple[FactListener, ...] = ()
         self.life = life
+        self.lives: Lives = ()
         # The lowest seq of that numbering that was written, or that its publisher says it began with.
         self._first = LAST_SEQ + 1
         self.playlist = self.predecessor = ""
@@ -338,10 +348,14 @@ class Channel:
         self._first = first
         if name:
             self.life = Life(name, first)
+            earlier = [one for one in self.lives if one[0] != name]
+            self.lives = (*earlier[1 - MAX_LIVES :], (name, first))
 
-    def restored(self, created_at: float, next_seq: int, playlist: str) -> None:
+    def restored(self, created_at: float, next_seq: int, playlist: str, lives: Lives) -> None:
         """The server was started again: all segments below the head are final, and are in storage."""
-        self.created_at, self.playlist = created_at, playlist
+        self.created_at, self.playlist, self.lives = created_at, playlist, lives
+        if lives:
+            self.life = Life(lives[-1][0])
         self.head_jumped(next_seq)
 
     def head_jumped(self, next_seq: int) -> None:
@@ -430,7 +444,7 @@ class Channel:
         heir.content_type, heir.created_at, heir.active_at = self.content_type, self.created_at, self.active_at
         heir.next_seq, heir.jumped_to, heir.floor = self.next_seq, self.jumped_to, self.floor
         heir.bytes_in, heir.bytes_out, heir.facts = self.bytes_in, self.bytes_out, self.facts
-        heir.life, heir._first, heir.playlist = self.life, self._first, self.playlist
+        heir.life, heir.lives, heir._first, heir.playlist = self.life, self.lives, self._first, self.playlist
         heir.reading = self.reading
         # Swapped, since the heir's own are empty and are needed here.
         heir.window, self.window = self.window, heir.window
@@ -526,6 +540,38 @@ class Channel:
         if seq == head or (head == 0 and seq == 1):
             return Upcoming(self, self._create(seq), head)
         return Ahead(seq, head, self.earliest, self.life)
+
+    def life_of(self, seq: int) -> Life:
+        """The numbering, as an answer with this segment tells it: that of a segment from before the restart is known,
+        though nothing was written since. A reader that goes on with it takes its name."""
+        life = self.life
+        if life.first is not None or seq >= self.next_seq or not self.lives:
+            return life
+        return Life(*self.lives[-1])
+
+    def told(self, name: str, seq: int) -> Life:
+        """The numbering, as a reader is told it that goes on at ``seq`` in the numbering of this name.
+
+        It is the present one, unless others have begun below ``seq`` since then: what the reader has of these numbers
+        is something else by now, and it goes back to the lowest of them. So the name is that of the newest numbering,
+        and ``first`` the lowest of all that followed the reader's.
+
+        A name that is not known was lost with all that was written of it, so nobody knows how many followed. The newest
+        ones are taken that suffice. Above the head its publisher may be about to send again what was lost, until
+        somebody writes.
+        """
+        lives = self.lives
+        if seq < 0 or not lives or name == lives[-1][0]:
+            return self.life
+        is_known = any(one == name for one, _ in lives)
+        if not is_known and self.life.first is None and seq > self.next_seq:
+            return self.life
+        lowest = LAST_SEQ + 1
+        for one, first in reversed(lives):
+            if one == name or (lowest < seq and not is_known):
+                break
+            lowest = min(lowest, first)
+        return Life(lives[-1][0], lowest) if lowest < seq else self.life
 
     def after(self, seq: int) -> tuple[Ready | Upcoming | Ahead | Ended, int]:
         """Find where a reader goes on after a closed segment.

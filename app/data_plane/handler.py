@@ -265,17 +265,13 @@ def _read(connection: Caller, request: Request, route: Route) -> Reply | Exchang
     record = request.record
     assert route.seq is not None, "a read names a seq"
     resolution = _resolved(connection, route.channel, route.seq)
+    if LIFE in request.headers and (other := _other_life(connection, request, route, resolution)) is not None:
+        if isinstance(resolution, Found):
+            record.rseq = resolution.segment.seq
+        return _not_there(connection, request, route, other)
     if isinstance(resolution, Found):
         channel, segment = resolution.channel, resolution.segment
         record.rseq = segment.seq
-        if (
-            LIFE in request.headers
-            and isinstance(resolution, Upcoming)
-            and _follows_another(request, channel, route.seq)
-        ):
-            channel.release(segment)
-            ahead = Ahead(segment.seq, resolution.head, channel.earliest, channel.life)
-            return _not_there(connection, request, route, ahead)
         is_watched = plane.guard is not None and not request.held and (segment.closed or connection.watched)
         if is_watched and (parked := _repeats(connection, request, route, channel, segment)):
             return parked
@@ -304,10 +300,25 @@ def _resolved(connection: Caller, channel: str, seq: int) -> Resolution:
     return resolution
 
 
-def _follows_another(request: Request, channel: Channel, seq: int) -> bool:
-    """Whether a reader would wait for a segment of another numbering (docs/reference/protocol.md, section 5)."""
-    follows, first = parse_life(request.text(LIFE)), channel.life.first
-    return follows is not None and follows.name != channel.life.name and first is not None and first < seq
+def _other_life(connection: Caller, request: Request, route: Route, resolution: Resolution) -> Ahead | None:
+    """The answer to a reader whose segment is of another numbering, if it would not hear of that from another answer
+    at once (docs/reference/protocol.md, section 5)."""
+    follows, seq = parse_life(request.text(LIFE)), route.seq
+    assert seq is not None, "a read names a seq"
+    if follows is None or isinstance(resolution, Refusal):
+        return None
+    channel = connection.plane.registry.channels[route.channel]
+    present = channel.life
+    if follows.name == present.name or seq < 0:
+        return None
+    told = channel.told(follows.name, seq)
+    if told == present:
+        waits = isinstance(resolution, Upcoming) and present.first is not None and present.first < seq
+        if not waits:
+            return None
+    if isinstance(resolution, Upcoming):
+        channel.release(resolution.segment)
+    return Ahead(seq, channel.next_seq, channel.earliest, told)
 
 
 def _stream(connection: Caller, request: Request, route: Route) -> Reply | Exchange:

@@ -235,7 +235,7 @@ def segment_lines(channel: Channel, segment: Segment, head: int | None, tag: byt
         head: of the channel, which is left out if it equals the seq; ``None``: it is not told.
         tag: the entity tag of a finished segment; empty if it has none yet.
     """
-    lines = _SEQ_SIZE_EPOCH % (segment.seq, segment.size, channel.epoch) + _life_line(channel.life)
+    lines = _SEQ_SIZE_EPOCH % (segment.seq, segment.size, channel.epoch) + _life_line(channel.life_of(segment.seq))
     if head is not None and head != segment.seq:
         lines += _LATEST % head
     if segment.closed:
@@ -336,7 +336,7 @@ def empty_reply(channel: Channel, segment: Segment) -> Reply:
         headers = (*headers, (wire.TRUNCATED, why))
     reason = REASON_OF_STATE[segment.state]
     reply = Reply(Status.OK, reason, headers, content_type=content_type_of(channel), eos=channel.ended)
-    return named(reply, channel.life)
+    return named(reply, channel.life_of(segment.seq))
 
 
 def head_reply(channel: Channel, segment: Segment, head: int, tag: bytes = b"") -> Reply:

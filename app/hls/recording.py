@@ -452,7 +452,7 @@ def past_channel(registry: Registry, about: Restored, stored: Stored, now: float
     """
     limits, budget, faults = registry.limits, registry.budget, registry.faults
     channel = Channel(about.name, about.epoch, about.content_type, now, NO_LIFE, limits, budget, faults)
-    channel.restored(about.created_at, about.next_seq, about.playlist)
+    channel.restored(about.created_at, about.next_seq, about.playlist, about.lives)
     channel.retained, channel.ended = stored, True
     return channel
 

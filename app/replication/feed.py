@@ -118,7 +118,7 @@ class Feed:
         starts = {instance, channel.predecessor or instance}
         known = hello.epoch == channel.epoch and hello.instance in starts
         fresh = not known or _contradicts(channel, have)
-        self._add(record(Begin(instance, channel.epoch, fresh)))
+        self._add(record(Begin(instance, channel.epoch, fresh, channel.lives)))
         self._snapshot_facts = channel.facts
         self._snapshot_over = record(self._snapshot({} if fresh else have))
         # The most facts that may wait: those of the snapshot, and as many as may happen until it is sent.

@@ -35,9 +35,11 @@ import orjson
 
 from tricklecast.app.core.facts import KINDS, MAX_MARK, EndReason, Fact
 from tricklecast.app.core.segment import OPEN, WAITING, State
+from tricklecast.app.core.state import MAX_LIVES, Lives
 from tricklecast.app.core.window import Eviction
 from tricklecast.app.encoding import encode
 from tricklecast.trickle.errors import TrickleError
+from tricklecast.trickle.wire import Life, parse_life
 
 VERSION: Final = 1
 
@@ -125,11 +127,13 @@ class Begin(NamedTuple):
 
     Attributes:
         fresh: whether the replica has to begin anew, since what it has belongs to something else.
+        lives: the numberings of the channel. Some owners of version 1 do not know this: ``None``.
     """
 
     instance: str
     epoch: int
     fresh: bool
+    lives: Lives | None = None
 
 
 class SegmentBytes(NamedTuple):
@@ -175,6 +179,8 @@ _CODES: Final = {
 def record(message: Hello | Begin | SnapshotOver | End | Beat) -> bytes:
     """A record of anything but facts and chunks."""
     about: dict[str, Any] = message._asdict()
+    if isinstance(message, Begin) and message.lives is None:
+        del about["lives"]
     if isinstance(message, Hello):
         about["have"] = list(map(tuple, message.have))  # JSON knows no named tuples
         if not message.checksums:
@@ -230,10 +236,18 @@ def _key(value: Any) -> str | None:
     return None if value is None else _text(value, MAX_KEY)
 
 
+def _name(value: Any) -> str:
+    """The name of a numbering, which readers are told in a header; ``""`` if it has none."""
+    if value != "" and (type(value) is not str or parse_life(value) != Life(value)):
+        raise ValueError(f"{value!r:.80} is no name of a numbering")
+    return str(value)
+
+
 _READ: Final[dict[str, Callable[[Any], Any]]] = {
     **dict.fromkeys(("seq", "size", "body_at", "first", "next_seq"), _number),
-    **dict.fromkeys(("content_type", "numbering", "name"), _text),
-    **{"key": _key, "mark": partial(_text, most=MAX_MARK), "state": State, "why": Eviction, "reason": EndReason},
+    **dict.fromkeys(("numbering", "name"), _name),
+    **{"content_type": _text, "key": _key, "mark": partial(_text, most=MAX_MARK)},
+    **{"state": State, "why": Eviction, "reason": EndReason},
 }
 """Checks each attribute that a kind of fact may have."""
 
@@ -248,7 +262,9 @@ def _hello(about: dict[str, Any]) -> Hello:
 
 
 def _begin(about: dict[str, Any]) -> Begin:
-    return Begin(_text(about["instance"]), _number(about["epoch"]), about["fresh"] is not False)
+    told = about.get("lives")
+    lives = None if told is None else tuple((_name(name), _number(first)) for name, first in told[-MAX_LIVES:])
+    return Begin(_text(about["instance"]), _number(about["epoch"]), about["fresh"] is not False, lives)
 
 
 def _snapshot_over(about: dict[str, Any]) -> SnapshotOver:

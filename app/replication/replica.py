@@ -165,6 +165,8 @@ class Replica:
             self.channel = self._registry.replicate(self.name, begin.epoch, self._clock())
         elif self.channel is None or self.channel.ended or self.channel.epoch != begin.epoch:
             raise FeedError("the feed goes on with a channel that is not here")
+        if begin.lives is not None:  # at once: readers of a part of them would be told wrong things
+            self.channel.lives = begin.lives
         self.instance = begin.instance
         self.snapshots += 1
 

@@ -53,7 +53,7 @@ from tricklecast.app.core.copies import Copy
 from tricklecast.app.core.facts import ChannelCreated, ChannelEnded, Fact, Journal, SegmentClosed, SegmentOpened
 from tricklecast.app.core.registry import Registry, Restored
 from tricklecast.app.core.segment import COMPLETE, WAITING, Segment, State, encode_frame
-from tricklecast.app.core.state import Channel, SegmentSummary, summarize
+from tricklecast.app.core.state import Channel, Lives, SegmentSummary, summarize
 from tricklecast.app.core.window import Budget
 from tricklecast.app.daemon_thread import DaemonThread
 from tricklecast.app.storage.database import (
@@ -185,14 +185,14 @@ class StoredChannel:
     Attributes:
         row: of the channel. known: the directory has the row. channel: ``None`` as soon as it has ended.
         copied: another server owns it, and this one has a copy.
-        playlist: the mark of its playlist, as it was written last.
+        playlist: the mark of its playlist, as it was written last. lives: its numberings, likewise.
         entries: closed segments in the directory, by seq. seqs: their seqs, ascending. bytes: the sum of their sizes.
         taps: segments that are not wholly written yet, by seq.
         room: files that may take another segment, and their sizes.
     """
 
     __slots__ = (
-        "archive", "bytes", "channel", "copied", "entries", "known", "playlist", "room", "row", "seqs", "taps",
+        "archive", "bytes", "channel", "copied", "entries", "known", "lives", "playlist", "room", "row", "seqs", "taps",
     )  # fmt: skip
 
     def __init__(self, archive: Archive, row: ChannelRow, channel: Channel | None = None) -> None:
@@ -200,6 +200,7 @@ class StoredChannel:
         self.row = row
         self.known = self.copied = False
         self.playlist = ""
+        self.lives: Lives = ()
         self.channel = channel
         self.entries: dict[int, StoredSegment] = {}
         self.seqs: list[int] = []
@@ -252,9 +253,8 @@ class StoredChannel:
     def restored(self) -> Restored:
         """The channel, as it comes back after a restart."""
         row = self.row
-        return Restored(
-            row.name, row.epoch, row.content_type, row.next_seq, to_time(row.created_us), playlist=self.playlist
-        )
+        about = to_time(row.created_us), self.playlist, self.lives
+        return Restored(row.name, row.epoch, row.content_type, row.next_seq, *about)
 
     # For replays: see SegmentStore.
 
@@ -403,6 +403,9 @@ class Archive:
         for id, mark in self.database.playlists().items():
             if id in channels:
                 channels[id].playlist = mark
+        for id, lives in self.database.lives().items():
+            if id in channels:
+                channels[id].lives = lives
         for id in self.database.copies() & channels.keys():
             channels[id].copied = True
         for stored in channels.values():
@@ -630,7 +633,7 @@ class Archive:
                 self._retry()  # after a failure the directory may be well again
                 await self._idle()
                 for stored in self.latest.values():
-                    self._take_playlist(stored, self._batch)
+                    self._take_about(stored, self._batch)
                 await self.flush()
                 await self._idle()
                 self._closing = True
@@ -777,7 +780,7 @@ class Archive:
 
     def _end(self, stored: StoredChannel, next_seq: int, reason: str, now_us: int) -> None:
         """Note that a channel has ended. Its segments stay for as long as any others."""
-        self._take_playlist(stored, self._batch)
+        self._take_about(stored, self._batch)
         row, channel = stored.row, stored.channel
         if channel is None:
             stored.row = row._replace(ended_us=now_us, reason=reason)
@@ -940,7 +943,7 @@ class Archive:
         """Add the new bytes of segments to a batch."""
         written = []
         for tap in self.dirty:
-            self._take_playlist(tap.channel, batch)
+            self._take_about(tap.channel, batch)
             segment, channel_id = tap.segment, tap.channel.row.id
             append = Append(channel_id, tap.file, tap.start + tap.size, segment, tap.done, len(segment.frames), tap.crc)
             place = tap.size, tap.crc, tap.file, tap.start, tap.opened_us
@@ -951,16 +954,23 @@ class Archive:
         self.dirty.clear()
         return written
 
-    def _take_playlist(self, stored: StoredChannel, batch: Batch) -> None:
-        """Add the mark of a channel's playlist to a batch, if it is another one than before."""
-        if (channel := stored.channel) is not None and channel.playlist != stored.playlist:
+    def _take_about(self, stored: StoredChannel, batch: Batch) -> None:
+        """Add the mark of a channel's playlist and its numberings to a batch, if they are others than before.
+
+        A numbering is in the batch of its first segment: no reader may find a segment of a numbering that nobody knows.
+        """
+        if (channel := stored.channel) is None:
+            return
+        if channel.playlist != stored.playlist:
             batch.playlists[stored.row.id] = stored.playlist = channel.playlist
+        if channel.lives != stored.lives:
+            batch.lives[stored.row.id] = stored.lives = channel.lives
 
     def _take_channels(self, batch: Batch) -> dict[StoredChannel, None]:
         """Add changed rows of channels to a batch: no segment is written before its channel."""
         touched, self._touched = self._touched, {}
         for stored in touched:
-            self._take_playlist(stored, batch)
+            self._take_about(stored, batch)
             row, channel = stored.row, stored.channel
             if channel is not None and (row.next_seq, row.content_type) != (channel.next_seq, channel.content_type):
                 stored.row = row = row._replace(next_seq=channel.next_seq, content_type=channel.content_type)

@@ -42,7 +42,9 @@ from zlib import crc32
 
 from tricklecast.app.core.facts import ChannelCreated, ChannelEnded, Fact, SegmentClosed, SegmentOpened
 from tricklecast.app.core.segment import Segment
+from tricklecast.app.core.state import Lives
 from tricklecast.trickle.errors import TrickleError
+from tricklecast.trickle.wire import Life, parse_life
 
 logger = logging.getLogger("tricklecast.storage")
 
@@ -95,6 +97,10 @@ CREATE TABLE fact (
 _PLAYLISTS: Final = "CREATE TABLE IF NOT EXISTS playlist (channel INTEGER PRIMARY KEY, mark TEXT, checksum INTEGER)"
 """How the playlists of channels count (:class:`~app.core.facts.PlaylistMarked`). Earlier versions of the server leave
 the table alone, so it is no new version of the tables."""
+
+_NUMBERINGS: Final = "CREATE TABLE IF NOT EXISTS numbering (channel INTEGER PRIMARY KEY, lives TEXT, checksum INTEGER)"
+"""The numberings of channels (:data:`~app.core.state.Lives`), as in the header, with spaces between. Earlier versions
+of the server leave the table alone, too."""
 
 _COPIES: Final = "CREATE TABLE IF NOT EXISTS copy (channel INTEGER PRIMARY KEY)"
 """The channels that are copies of another server's (:mod:`app.core.copies`). Only a mirror has rows here: it is no new
@@ -244,6 +250,7 @@ class Batch:
         server_start: a server starts on this directory.
         positions: by worker, the place up to which its facts are among these facts, or earlier ones.
         playlists: marks of playlists, by the ids of their channels.
+        lives: numberings, by the ids of their channels.
         copies: by the ids of channels, whether they are copies from now on.
     """
 
@@ -258,6 +265,7 @@ class Batch:
     server_start: ServerStart | None = None
     positions: dict[int, Position] = field(default_factory=dict)
     playlists: dict[int, str] = field(default_factory=dict)
+    lives: dict[int, Lives] = field(default_factory=dict)
     copies: dict[int, bool] = field(default_factory=dict)
 
 
@@ -267,6 +275,7 @@ def unwritten(*batches: Batch) -> Batch:
     for batch in batches:
         rest.channels |= batch.channels
         rest.playlists |= batch.playlists
+        rest.lives |= batch.lives
         rest.copies |= batch.copies
         rest.segments += [(row, append) for row, append in batch.segments if append is None]
         rest.removed |= batch.removed
@@ -474,6 +483,7 @@ class Database:
     def _rebuild(self, found: Contents) -> None:
         """Write what could be read to a new database, and keep the damaged one."""
         facts = list(_salvaged(self._sql, "fact", Contents(), checked=False))
+        lives = list(map(_numbering, self.lives().items()))
         copies = [row for row in _readable(self._sql, "SELECT channel FROM copy", Contents()) if type(row[0]) is int]
         new = self.folder / _NEW
         new.unlink(missing_ok=True)
@@ -483,6 +493,8 @@ class Database:
             _insert(sql, "channel", found.channels)
             _insert(sql, "segment", found.segments)
             _insert(sql, "fact", facts, checked=False)
+            sql.execute(_NUMBERINGS)
+            _insert(sql, "numbering", lives)
             sql.execute(_COPIES)
             _insert(sql, "copy", copies, checked=False)
             sql.execute("COMMIT")
@@ -503,6 +515,15 @@ class Database:
         """The marks of playlists, by the ids of their channels."""
         rows = self._sql.execute("SELECT * FROM playlist")
         return {channel: mark for channel, mark, checksum in rows if checksum == _checksum([channel, mark])}
+
+    def lives(self) -> dict[int, Lives]:
+        """The numberings of channels, by the ids of these."""
+        found: dict[int, Lives] = {}
+        for channel, text, checksum in _readable(self._sql, "SELECT * FROM numbering", Contents()):
+            if checksum == _checksum([channel, text]):
+                lives = [life for life in map(parse_life, text.split()) if life is not None]
+                found[channel] = tuple((life.name, life.first) for life in lives if life.first is not None)
+        return found
 
     def copies(self) -> set[int]:
         """The ids of channels that are copies."""
@@ -566,8 +587,8 @@ class Database:
             sql.execute(f"PRAGMA synchronous = {'FULL' if self._fsync else 'NORMAL'}")
             if not version:
                 sql.executescript(f"BEGIN IMMEDIATE; {_TABLES} PRAGMA user_version = {SCHEMA}; COMMIT;")
-            sql.execute(_PLAYLISTS)
-            sql.execute(_COPIES)
+            for table in (_PLAYLISTS, _NUMBERINGS, _COPIES):
+                sql.execute(table)
             self._inode = path.stat().st_ino  # of the open database
         except BaseException:
             sql.close()
@@ -624,6 +645,7 @@ class Database:
             _insert(sql, "channel", list(batch.channels.values()))
             _insert(sql, "segment", segments)
             _insert(sql, "playlist", list(batch.playlists.items()))
+            _insert(sql, "numbering", list(map(_numbering, batch.lives.items())))
             _insert(sql, "copy", [(id,) for id, copied in batch.copies.items() if copied], checked=False)
             ended = [(id,) for id, copied in batch.copies.items() if not copied]
             sql.executemany("DELETE FROM copy WHERE channel = ?", [*ended, *((id,) for id in batch.forgotten)])
@@ -641,6 +663,7 @@ class Database:
             if batch.forgotten:
                 sql.executemany("DELETE FROM channel WHERE id = ?", [(one,) for one in batch.forgotten])
                 sql.executemany("DELETE FROM playlist WHERE channel = ?", [(one,) for one in batch.forgotten])
+                sql.executemany("DELETE FROM numbering WHERE channel = ?", [(one,) for one in batch.forgotten])
             sql.execute("COMMIT")
         except BaseException as error:
             self._corrupt |= isinstance(error, sqlite3.DatabaseError) and _is_damage(error)
@@ -784,6 +807,11 @@ def boot_id() -> str:
 
 def _checksum(row: Sequence[object]) -> int:
     return crc32("\0".join(map(str, row)).encode("utf-8", "surrogateescape"))
+
+
+def _numbering(row: tuple[int, Lives]) -> tuple[int, str]:
+    channel, lives = row
+    return channel, " ".join(str(Life(*life)) for life in lives)
 
 
 def _insert(sql: sqlite3.Connection, table: str, rows: Sequence[tuple[object, ...]], *, checked: bool = True) -> None:

@@ -148,7 +148,7 @@ def _move_from(worker: int, databases: dict[int, Database], owner: Callable[[str
         _take_facts(worker, databases)
     for target, channels in leaving.items():
         unused = databases[target].unused_id()
-        marks, copies = source.playlists(), source.copies()
+        marks, lives, copies = source.playlists(), source.lives(), source.copies()
         for group in _groups(channels, segments):
             ids = {}
             for channel in group:
@@ -156,6 +156,7 @@ def _move_from(worker: int, databases: dict[int, Database], owner: Callable[[str
                 unused += ids[channel.id] == unused
             playlists = {ids[one.id]: marks[one.id] for one in group if one.id in marks}
             about = Batch(playlists=playlists, copies={ids[one.id]: True for one in group if one.id in copies})
+            about.lives = {ids[one.id]: lives[one.id] for one in group if one.id in lives}
             _move(group, ids, segments, about, source, databases[target])
     return sum(map(len, leaving.values()))
 

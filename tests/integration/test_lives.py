@@ -8,6 +8,7 @@ and whether a reader stays, or goes away and comes back with the text of its pos
 
 from __future__ import annotations
 
+import shutil
 from collections import Counter
 from contextlib import suppress
 from dataclasses import dataclass, field
@@ -365,3 +366,55 @@ def check(mode: str, folder: Path, seed: int, kills: int, channels: int) -> Coun
 def test_no_life_is_taken_for_another(mode: str, tmp_path: Path) -> None:
     """At 1,008 random moments over all modes: lives are told apart, gaps are real, what was promised is there."""
     check(mode, tmp_path, 1, KILLS, CHANNELS)
+
+
+def test_what_was_written_anew_is_told_over_two_restarts(tmp_path: Path) -> None:
+    """Readers have segments 3 and 4, which the server loses. Another publisher writes them anew, and the server is
+    killed once more before they are back: they are told, and who reads everything reads them."""
+    data, stored = tmp_path / "data", tmp_path / "stored"
+
+    async def main(running: TestServer) -> None:
+        url = running.url("events")
+
+        async def publish(publisher: Publisher, *events: str) -> None:
+            for event in events:
+                async with publisher.segment() as segment:
+                    await segment.write(event.encode())
+
+        async def restart(put: tuple[Path, Path] | None = None) -> None:
+            await anyio.to_thread.run_sync(running.kill)
+            if put is not None:
+                shutil.rmtree(put[1], ignore_errors=True)
+                shutil.copytree(*put)
+            await anyio.to_thread.run_sync(running.restart)
+
+        async with Publisher(url) as publisher:
+            await publish(publisher, "a0", "a1", "a2")
+            await restart((data, stored))
+            await publish(publisher, "a3", "a4")
+            await publisher.detach()
+        async with Subscriber(url, start=0) as subscriber:
+            assert [await _event(subscriber) for _ in range(5)] == [(f"a{seq}", 0, False) for seq in range(5)]
+            position = str(subscriber.position)
+        await restart((stored, data))  # as if the server had been killed before it had stored any more
+        async with Publisher(url) as publisher:
+            await publish(publisher, "b3", "b4", "b5")
+            await publisher.detach()
+        await restart()
+        async with Subscriber(url, start=position, on_lag="live") as subscriber:
+            assert await _event(subscriber) == ("b5", 2, True)
+        async with Publisher(url) as publisher:
+            await publish(publisher, "c6")
+            await publisher.detach()
+        async with Subscriber(url, start=position, on_lag="earliest") as subscriber:
+            told = [await _event(subscriber) for _ in range(4)]
+        assert told == [("b3", 0, True), ("b4", 0, False), ("b5", 0, False), ("c6", 0, False)]
+
+    with servers_are_forks(), server(data_dir=data, ack="journal") as running:
+        anyio.run(main, running)
+
+
+async def _event(subscriber: Subscriber) -> tuple[str, int, bool]:
+    """The next segment: its text, and what is told about it."""
+    segment = await anext(aiter(subscriber))
+    return b"".join([chunk async for chunk in segment]).decode(), segment.gap, segment.restarted

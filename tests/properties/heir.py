@@ -45,7 +45,7 @@ def check_heir(registry: Registry, holder: Channel, owner: OwnedChannel, now: fl
     check_registry(registry)
     assert registry.journal.index > index, "the server hears of it"
     assert heir.facts > facts, "the facts go on"
-    same = ["name", "epoch", "content_type", "next_seq", "jumped_to", "life", "playlist", "bytes_in"]
+    same = ["name", "epoch", "content_type", "next_seq", "jumped_to", "life", "lives", "playlist", "bytes_in"]
     if isinstance(holder, Copy) and not owner.playlist:
         same.remove("playlist")  # a copy keeps a mark that its owner takes back
     assert [getattr(heir, name) for name in same] == [getattr(owner, name) for name in same]

@@ -34,12 +34,13 @@ from tricklecast.app.core.registry import Registry
 from tricklecast.app.core.results import Gone, Outcome
 from tricklecast.app.core.rules import OwnedChannel
 from tricklecast.app.core.segment import Segment, State, Writer
-from tricklecast.app.core.state import Channel, Ready, Upcoming
+from tricklecast.app.core.state import MAX_LIVES, Channel, Ready, Upcoming
 from tricklecast.app.core.window import Budget
 from tricklecast.app.storage import archive as module
 from tricklecast.app.storage.archive import Ack, Archive, Retention
 from tricklecast.app.storage.database import Database
 from tricklecast.app.storage.restore import take_inventory
+from tricklecast.trickle.wire import Life
 
 NAMES = ("a", "b")
 READERS = 3
@@ -108,7 +109,8 @@ class StorageMachine(RuleBasedStateMachine):
     """Drives a registry with an archive.
 
     Attributes:
-        sent: what was published, as far as it was. acked: what publishers were told that storage has.
+        sent: what was published, as far as it was. acked: what publishers were told that storage has. numberings: the
+            name of each segment's, as readers were told it.
         read, cutovers: how many segments were read whole, and how often a reader went from the disk to memory.
     """
 
@@ -122,6 +124,7 @@ class StorageMachine(RuleBasedStateMachine):
         self.sent: dict[Key, bytes] = {}
         self.closed: dict[Key, State] = {}
         self.acked: dict[Key, int] = {}
+        self.numberings: dict[Key, str] = {}
         self.writers: dict[Key, tuple[Writer[OwnedChannel], Told]] = {}
         self.readers = [Reader() for _ in range(READERS)]
         self.last_source: dict[int, bool] = {}
@@ -209,11 +212,13 @@ class StorageMachine(RuleBasedStateMachine):
         chunks = [self.rng.randbytes(size) for size in sizes]
         if writer.channel.append(writer, chunks, self.now) is None:
             self.sent[key] += b"".join(chunks)
+        self.numberings[key] = writer.channel.life.name
 
     def finish(self, key: Key) -> None:
         writer, _ = self.writers.pop(key)
         outcome: Outcome = writer.channel.finish(writer, (), self.now)
         assert outcome.size == len(self.sent[key])
+        self.numberings[key] = writer.channel.life.name
         self.closed[key] = writer.segment.state
         self.when_kept(key)
 
@@ -332,11 +337,20 @@ class StorageMachine(RuleBasedStateMachine):
         for reader in self.readers:
             reader.at = None  # it may have read what was never stored: its life is another one's (Lp-Trickle-Life)
         self.check_acked()
+        self.check_numberings()
         for name, (epoch, _) in heads.items():
             channel = self.registry.channels.get(name)
             if channel is not None:
                 assert channel.epoch <= epoch
         self.forget_unstored()
+
+    def check_numberings(self) -> None:
+        """No segment is there of a numbering that nobody knows any more: they are written together."""
+        for channel in self.registry.channels.values():
+            known = [name for name, _ in channel.lives]
+            for seq in self.archive.latest[channel.name].entries:
+                assert self.numberings[self.key(channel, seq)] in known or len(known) == MAX_LIVES
+            assert not known or channel.life == Life(known[-1])
 
     def forget_unstored(self) -> None:
         """What the crash took was never acknowledged; its numbers may be given out again."""

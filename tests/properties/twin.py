@@ -50,6 +50,7 @@ def compare(holder: Channel, owner: Channel, *, knows_all: bool) -> None:
     assert own == other, "statistics are the owner's"
     assert holder.facts == owner.facts, "no fact is missing"
     assert (holder.floor, holder.jumped_to) == (owner.floor, owner.jumped_to), "the same seqs are settled"
+    assert holder.lives == owner.lives, "readers of earlier numberings are told the same"
     # A copy keeps a mark that its owner takes back: its own players may be in that playlist.
     keeps = isinstance(holder, Copy) and not owner.playlist
     assert keeps or holder.playlist == owner.playlist, "its playlist counts alike"

@@ -1289,6 +1289,17 @@ def test_a_copy_whose_owner_was_away_since_a_restart_is_promoted() -> None:
     assert registry.promote(restored, 1.0).life == Life("now.4")
 
 
+def test_a_copy_goes_on_under_a_name_of_this_server() -> None:
+    """Its owner may go on, too, where it was: publishers that name no numbering must not give two of them one name."""
+    registry = Registry(Limits(), autocreate=True, instance="now")
+    restored = registry.restore(Restored("c", 3, "", 2, 1.0, lives=(("a", 0),), copied=True), 100.0)
+    assert isinstance(restored, Copy)
+    owned = registry.promote(restored, 1.0)
+    assert owned.life == Life("a")
+    publish(registry, "c", 2)
+    assert (owned.life, owned.lives) == (Life("now.4", 2), (("a", 0), ("now.4", 2)))
+
+
 def test_a_copy_of_which_nothing_has_come_is_promoted() -> None:
     """Storage has never heard of it, and hears of it now."""
     disk = CopyDisk()

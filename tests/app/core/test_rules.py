@@ -1209,6 +1209,42 @@ def test_a_channel_that_was_kept_is_numbered_anew_from_what_is_written_next() ->
     assert write(registry, 98).life == Life("abc.4", 98)
 
 
+@pytest.mark.parametrize(
+    ("claim", "life"),
+    [
+        (Life("b", 5), Life("b", 5)),
+        (Life("b", 7), Life("b", 5)),
+        (Life("b", 3), Life("b", 3)),
+        (Life("new", 9), Life("new", 9)),
+        (Life("new", 10), Life("new", 9)),
+        (Life("new", 8), Life("abc.1", 9)),
+        (Life("a", 0), Life("abc.1", 9)),
+        (None, Life("abc.1", 9)),
+    ],
+)
+def test_who_goes_on_with_a_channel_that_was_kept(claim: Life | None, life: Life) -> None:
+    """The newest numbering goes on, or another one begins; one whose numbers others have written since does not.
+
+    Nor does one that has begun below what was kept, and of which nothing was kept: it is as if others had.
+    """
+    registry = named()
+    channel = registry.restore(Restored("c", 1, "", 9, 1.0, "", (("a", 0), ("b", 5))), 0.0)
+    assert channel.life == Life("b")
+    assert write(registry, 9, claim).life == life
+    begun = ((life.name, life.first),)
+    assert channel.lives == (("a", 0), *begun) if life.name == "b" else (("a", 0), ("b", 5), *begun)
+
+
+def test_a_lower_segment_belongs_to_the_same_numbering() -> None:
+    """Also if it is the server's own, which is not the newest that it had."""
+    registry = named()
+    registry.restore(Restored("c", 1, "", 9, 1.0, "", (("a", 0),)), 0.0)
+    _, late = granted(registry, 9)
+    channel = write(registry, 10)
+    channel.finish(late, [b"late"], 0.0)
+    assert (channel.life, channel.lives) == (Life("abc.1", 9), (("a", 0), ("abc.1", 9)))
+
+
 def test_the_publisher_of_a_channel_that_was_kept_may_be_further_on() -> None:
     """One that counts on while the server is away, as Go's does, is taken where it is by then; but only once."""
     registry = named()

@@ -25,7 +25,7 @@ from tricklecast.app.core.facts import (
 from tricklecast.app.core.limits import Limits
 from tricklecast.app.core.results import Ahead, Cause, Ended, Gone
 from tricklecast.app.core.segment import Faults, State, encode_frame
-from tricklecast.app.core.state import Channel, ChannelStatistics, Ready, Upcoming
+from tricklecast.app.core.state import MAX_LIVES, Channel, ChannelStatistics, Lives, Ready, Upcoming
 from tricklecast.app.core.window import Budget, Eviction
 from tricklecast.trickle.errors import LocalProtocolError
 from tricklecast.trickle.wire import Life
@@ -520,10 +520,68 @@ def test_a_holder_that_is_not_the_owner_evicts_only_what_is_closed() -> None:
 def test_a_channel_comes_back_after_a_restart() -> None:
     """All that lies below its head is final, and it is as old as it is."""
     channel = Bench("c", "").channel
-    channel.restored(-100.0, 7, "")
+    channel.restored(-100.0, 7, "", ())
     assert (channel.created_at, channel.next_seq, channel.floor, channel.next_deadline()) == (-100.0, 7, 7, None)
     refused = channel.refuse(Cause.CLOSED, 3)
     assert (refused.seq, refused.head, refused.epoch) == (3, 7, 1)
+
+
+# Its numberings.
+
+LIVES: Lives = (("a", 0), ("b", 5), ("c", 8))
+
+
+def test_its_numberings_are_remembered_in_order() -> None:
+    """The newest 64; one of which a lower segment was written is the same one."""
+    channel = Bench("c", "").channel
+    for number in range(70):
+        channel.numbering_named(f"n{number}", 10 * number)
+    assert [name for name, _ in channel.lives] == [f"n{number}" for number in range(6, 70)]
+    channel.numbering_named("n69", 688)
+    assert (channel.lives[-2:], channel.life) == ((("n68", 680), ("n69", 688)), Life("n69", 688))
+    assert len(channel.lives) == MAX_LIVES
+
+
+def test_after_a_restart_the_newest_numbering_is_known_and_may_not_go_on() -> None:
+    """Where it begins is told with its segments. Without any the name is the server's own."""
+    channel = Bench("c", "").channel
+    channel.restored(-100.0, 9, "", LIVES)
+    assert (channel.life, channel.lives) == (Life("c"), LIVES)
+    assert [channel.life_of(seq) for seq in (0, 8, 9)] == [Life("c", 8), Life("c", 8), Life("c")]
+    channel.numbering_named("d", 10)
+    assert [channel.life_of(seq) for seq in (0, 8, 9)] == [Life("d", 10)] * 3
+    alone = Bench("c", "").channel
+    alone.restored(-100.0, 9, "", ())
+    assert (alone.life, alone.life_of(8)) == (Life(""), Life(""))
+
+
+@pytest.mark.parametrize(
+    ("name", "seq", "first"),
+    [
+        *[("c", 9, None), ("c", 50, None), ("b", 8, None), ("b", 9, 8), ("a", 5, None), ("a", 6, 5), ("a", 50, 5)],
+        *[("a", -1, None), ("a", 0, None)],
+        *[("other", 9, 8), ("other", 8, 5), ("other", 3, 0), ("other", 0, None), ("other", 10, 8), ("other", 11, None)],
+    ],
+)
+def test_a_reader_is_told_where_its_numbering_was_left(name: str, seq: int, first: int | None) -> None:
+    """Of those behind its own, the lowest begins below its position; the name is that of the newest one.
+
+    One that nobody knows was left somewhere. Until something is written, its publisher may send again what was lost.
+    """
+    channel = Bench("c", "").channel
+    channel.restored(-100.0, 10, "", LIVES)
+    assert channel.told(name, seq) == (channel.life if first is None else Life("c", first))
+
+
+def test_a_reader_is_told_of_the_lowest_numbering_that_followed_its_own() -> None:
+    """That need not be the next one, nor the present one."""
+    channel = Bench("c", "").channel
+    channel.restored(-100.0, 10, "", (("a", 0), ("b", 8), ("c", 5)))
+    assert channel.told("a", 50) == Life("c", 5)
+    channel.numbering_named("d", 10)
+    assert [channel.told(name, 50) for name in "abcd"] == [Life("d", 5), Life("d", 5), Life("d", 10), channel.life]
+    assert channel.told("other", 50) == channel.life == Life("d", 10)
+    assert Bench("c", "").channel.told("other", 50) == Life("")
 
 
 def test_an_owner_that_is_lost_ends_the_channel() -> None:
@@ -563,6 +621,7 @@ def test_all_that_a_holder_has_moves_to_the_owner() -> None:
     assert held.bytes_stored(first, frame, 1, first.price(frame))
     held.apply(SegmentClosed(0, 3, 7.0, "c", 1, 0, State.COMPLETE, 1, "k"))
     held.apply(PlaylistMarked(0, 4, 7.0, "c", 1, "mark"))
+    held.lives = LIVES
     finishing = Watcher(first)
     held.attach(finishing, first)
     found = held.resolve(1)
@@ -573,6 +632,7 @@ def test_all_that_a_holder_has_moves_to_the_owner() -> None:
     owner = bench.channel
     held.move_to(owner)
     assert (owner.next_seq, owner.facts, owner.life, owner.playlist) == (1, 4, Life("a.1", 0), "mark")
+    assert owner.lives == LIVES
     assert (owner.content_type, owner.created_at, owner.bytes_in) == ("video/mp2t", 5.0, 1)
     assert (list(owner.segments), owner.segments[0].key, owner.reading.used) == ([0, 1], "k", 2)
     assert isinstance(held.resolve(-1), Ended), "there it is over"

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import logging
+from contextlib import closing
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -210,3 +212,29 @@ def test_a_reader_that_follows_another_numbering_is_told_instead_of_waiting() ->
         assert ask("GET", 0, "other") == 200  # nothing can be before the first one
         assert ask("HEAD", 1, own) == ask("HEAD", 1, "no name!") == 200
         assert ask("HEAD", 1, "other") == 470
+
+
+def test_a_reader_whose_segments_were_written_anew_is_told_of_all_that_followed(tmp_path: Path) -> None:
+    """Whether the segment that it wants is there, gone, or after the end; until then it is served as any other."""
+    settings: dict[str, Any] = {"data_dir": tmp_path, "ack": "journal", "window_segments": 1}
+    for seq, life in ((3, "a:3"), (5, "b:5")):
+        with local_server(**settings) as server, closing(server.target()) as target:
+            target.channel("film").post(seq, headers={wire.LIFE: life}).expect(200)
+    with local_server(**settings) as server, closing(server.target()) as target:
+        channel = target.channel("film")
+
+        def ask(seq: int, life: str, method: str = "GET") -> tuple[int, str | None]:
+            told = target.ask(method, channel.at(seq), [(wire.LIFE, life)])
+            return told.status, told.get(wire.LIFE)
+
+        assert [ask(seq, "a", "HEAD") for seq in (3, 5, 6, 99)] == [(200, "b:5"), (200, "b:5"), *[(470, "b:5")] * 2]
+        assert [ask(seq, "b", "HEAD") for seq in (3, 6, 99)] == [(200, "b:5"), (200, "b"), (470, "b")]
+        for seq in (8, 9):
+            channel.post(seq, headers={wire.LIFE: "c:8"}).expect(200, life=None)
+        assert [ask(seq, "a") for seq in (5, 6, 8, 9, 10, 99)] == [(200, "c:8"), *[(470, "c:5")] * 5]
+        assert [ask(seq, "b") for seq in (8, 9, 10)] == [(200, "c:8"), (200, "c:8"), (470, "c:8")]
+        assert (ask(9, "c"), ask(-2, "a")) == ((200, "c:8"), (200, "c:8"))
+        told = channel.get(9, {wire.LIFE: "a"}).expect(470)
+        assert (told.get(wire.EARLIEST), told.get(wire.LATEST), told.get(wire.SEQ)) == ("3", "10", "9")
+        channel.end()
+        assert [ask(10, life) for life in ("a", "c")] == [(470, "c:5"), (200, "c:8")]

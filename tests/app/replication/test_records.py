@@ -18,6 +18,7 @@ from tricklecast.app.core.facts import (
     SegmentEvicted,
 )
 from tricklecast.app.core.segment import State
+from tricklecast.app.core.state import MAX_LIVES
 from tricklecast.app.core.window import Eviction
 from tricklecast.app.replication.records import (
     MAX_CHUNK,
@@ -44,6 +45,10 @@ BEGIN: Final = Begin("x", 1, True)
 HELLO: Final = {"version": 1, "channel": "c", "instance": "x", "epoch": 1, "have": []}
 
 
+def _begin(**more: object) -> dict[str, object]:
+    return {"version": 1, "instance": "x", "epoch": 1, "fresh": True, **more}
+
+
 def raw(kind: int, payload: Any) -> bytes:
     """A record of anything."""
     data = payload if isinstance(payload, bytes) else orjson.dumps(payload)
@@ -62,6 +67,8 @@ def parse(data: bytes) -> list[Record]:
         Hello("c", "x", 2, (HeldSegment(0, 7, State.COMPLETE), HeldSegment(1, 0, State.WAITING))),
         Hello("c", "", 0, (), checksums=True),
         BEGIN,
+        Begin("x", 1, True, ()),
+        Begin("x", 1, False, (("a-B.9", 0), ("b", 7))),
         SnapshotOver(3, 100),
         End(FeedEnd.LAG),
         Beat(),
@@ -86,6 +93,13 @@ def test_a_message_comes_as_it_was_sent(message: Hello | Begin | SnapshotOver | 
 def test_a_fact_comes_as_it_was_sent(fact: Fact) -> None:
     """With the epoch of its feed; its index is the owner's own."""
     assert parse(record(BEGIN) + fact_record(fact, lambda at: round(at * 1e6)))[1] == fact
+
+
+def test_a_peer_names_no_more_numberings_than_are_remembered() -> None:
+    """The newest ones. Older peers name none, and are not told of any."""
+    lives = tuple((f"n{number}", number) for number in range(MAX_LIVES + 1))
+    assert parse(record(Begin("x", 1, True, lives))) == [Begin("x", 1, True, lives[1:])]
+    assert b"lives" not in record(BEGIN)
 
 
 def test_a_checksum_is_that_of_one_fact() -> None:
@@ -136,6 +150,11 @@ def test_a_record_may_come_in_pieces() -> None:
         (raw(RecordKind.BEGIN, {"version": 1, "instance": "x", "epoch": 0, "fresh": True}), "without an epoch"),
         (record(BEGIN) * 2, "it begins twice"),
         (raw(RecordKind.BEGIN, {"version": 1, "instance": "x", "epoch": 1}), "'fresh'"),
+        (raw(RecordKind.BEGIN, _begin(lives=7)), "a record that cannot be read"),
+        (raw(RecordKind.BEGIN, _begin(lives=[["a"]])), "a record that cannot be read"),
+        (raw(RecordKind.BEGIN, _begin(lives=[[["a"], 0]])), "is no name of a numbering"),
+        (raw(RecordKind.BEGIN, _begin(lives=[["a b", 0]])), "'a b' is no name of a numbering"),
+        (raw(RecordKind.BEGIN, _begin(lives=[["a", -1]])), "-1 is no number"),
         (raw(RecordKind.SNAPSHOT_OVER, {"facts": 1, "bytes_in": 1.5}), "1.5 is no number"),
         (raw(RecordKind.END, {"why": "so"}), "'so' is not a valid FeedEnd"),
         (raw(RecordKind.END, {}), "'why'"),
@@ -145,6 +164,10 @@ def test_a_record_may_come_in_pieces() -> None:
         (
             raw(RecordKind.FACT, {"kind": "BodyBegun", "number": 1, "at": 0, "seq": 1, "key": "k" * 257, "body_at": 0}),
             "is no text of at most 256 characters",
+        ),
+        (
+            raw(RecordKind.FACT, {"kind": "NumberingNamed", "number": 1, "at": 0, "name": "a\r\nb", "first": 0}),
+            "is no name of a numbering",
         ),
     ],
 )

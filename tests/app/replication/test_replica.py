@@ -14,10 +14,12 @@ from tricklecast.app.core import state
 from tricklecast.app.core.facts import (
     BodyBegun,
     BodyLeft,
+    ChannelCreated,
     ChannelEnded,
     EndReason,
     Fact,
     HeadJumped,
+    NumberingNamed,
     SegmentAwaited,
     SegmentClosed,
     SegmentEvicted,
@@ -25,7 +27,7 @@ from tricklecast.app.core.facts import (
     SegmentOpened,
 )
 from tricklecast.app.core.limits import Limits
-from tricklecast.app.core.registry import Registry
+from tricklecast.app.core.registry import Registry, Restored
 from tricklecast.app.core.results import Gone
 from tricklecast.app.core.segment import MAX_FORMER_KEYS, Segment, State
 from tricklecast.app.core.state import Upcoming
@@ -46,6 +48,7 @@ from tricklecast.app.replication.records import (
 )
 from tricklecast.app.replication.replica import OutOfMemory, Replica
 from tricklecast.trickle.errors import LocalProtocolError
+from tricklecast.trickle.wire import Life
 
 BEGIN = record(Begin("x", 1, True))
 
@@ -487,6 +490,36 @@ def test_a_channel_that_is_here_keeps_its_numbering_and_times() -> None:
     both.connect()
     both.carry(1, times=2)  # BEGIN and ChannelCreated
     assert (channel.life, channel.active_at) == (life, active_at)
+
+
+def test_a_replica_knows_the_numberings_before_anything_else() -> None:
+    """All at once, so that no reader is told of a part of them; also without a byte since the owner's restart."""
+    registry = Registry(Limits(), autocreate=True, instance="now")
+    lives = (("a", 0), ("b", 5), ("c", 7))
+    restored = registry.restore(Restored("c", 1, "", 9, 0.0, "", lives), 0.0)
+    both = Pair(registry, replica())
+    both.connect()
+    both.carry(1, times=1)  # BEGIN
+    channel = both.held.channel
+    assert channel is not None
+    assert (channel.lives, channel.told("a", 9)) == (lives, Life("c", 5))
+    both.carry()
+    assert (channel.life, channel.lives, channel.life_of(8)) == (Life("c"), lives, Life("c", 7))
+    publish(registry, "c", 9)
+    both.carry()
+    assert (channel.life, channel.lives) == (Life("now.1", 9), (*lives, ("now.1", 9)))
+    assert (restored.life, restored.lives) == (channel.life, channel.lives)
+
+
+def test_an_owner_that_names_no_numberings_leaves_those_that_are_known() -> None:
+    """It does not know this, and tells the present one as a fact."""
+    held = replica()
+    held.receive(record(Begin("x", 1, True, (("a", 0),))) + _fact(ChannelCreated, 0, "", "a"))
+    held.receive(_fact(NumberingNamed, 0, "b", 5))
+    held.hello()
+    held.receive(record(Begin("x", 1, False)))
+    assert held.channel is not None
+    assert held.channel.lives == (("a", 0), ("b", 5))
 
 
 def test_a_fact_of_another_kind_is_told_to_the_replica_as_such() -> None:

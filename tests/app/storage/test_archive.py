@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+import sqlite3
 import threading
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import closing, contextmanager
 from glob import glob
 from pathlib import Path
 from typing import Any
@@ -17,11 +18,13 @@ from tests.support.local import LocalServer, local_server
 from tests.support.waiting import WITHIN_S, eventually
 from tricklecast.app.core.facts import BodyBegun, SegmentClosed, SegmentOpened
 from tricklecast.app.core.segment import State, encode_frame
+from tricklecast.app.core.state import Lives
 from tricklecast.app.storage import archive as module
 from tricklecast.app.storage.archive import Archive
 from tricklecast.app.storage.database import Batch, Database, StorageError, segment_path
 from tricklecast.app.tools.conformance.response import ConnectionCut
 from tricklecast.app.tools.conformance.target import Target
+from tricklecast.trickle import wire
 
 ACKS = ("memory", "journal", "fsync")
 
@@ -78,6 +81,40 @@ def test_a_channel_comes_back(folder: Path, ack: str) -> None:
         channel.publish(6, body(6)).has(6, body(6))
         assert channel.post(3).status == 409
         target.channel("other").has(0, b"two", epoch=2)
+
+
+def lives_of(server: LocalServer, name: str = "film") -> Lives:
+    """The numberings of a channel that are known."""
+    return server.inside(lambda: server.plane.registry.channels[name].lives)
+
+
+def test_numberings_come_back(folder: Path) -> None:
+    """All of a channel, and of each epoch its own. Versions before knew none."""
+    with durable(folder) as (server, target, _):
+        target.channel("film").post(0, b"a", {wire.LIFE: "a:0"}).expect(200)
+        target.channel("film").post(1, headers={wire.LIFE: "other:1"}).expect(200, life="a:0")
+    with durable(folder) as (server, target, _):
+        assert lives_of(server) == (("a", 0),)
+        target.channel("film").get("next").expect(200, life="a")
+        target.channel("film").get(1).expect(200, life="a:0")
+    with durable(folder) as (server, target, _):
+        target.channel("film").post(2, b"", {wire.LIFE: "b:2"}).expect(200)
+    with durable(folder) as (server, target, _):
+        assert lives_of(server) == (("a", 0), ("b", 2))
+        target.channel("film").end()
+        target.channel("film").post(0, b"c", {wire.LIFE: "c:0"}).expect(200)
+    with closing(sqlite3.connect(folder / "journal.sqlite")) as sql, sql:
+        sql.execute("UPDATE numbering SET lives = 'nonsense:7' WHERE channel = 1")
+    with durable(folder) as (server, _, archive):
+        assert lives_of(server) == (("c", 0),)
+        assert [stored.lives for stored in archive.ended.values()] == [()], "a damaged row is none"
+    with closing(sqlite3.connect(folder / "journal.sqlite")) as sql, sql:
+        sql.execute("DROP TABLE numbering")
+    with durable(folder) as (server, target, _):
+        assert lives_of(server) == ()
+        target.channel("film").post(1, b"c", {wire.LIFE: "c:0"}).expect(200)
+    with durable(folder) as (server, _, _):
+        assert lives_of(server) == (("c", 0),)
 
 
 def test_an_epoch_is_never_given_twice(folder: Path) -> None:

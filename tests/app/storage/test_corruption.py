@@ -18,6 +18,7 @@ from tests.app.storage.test_archive import body, durable, settled
 from tests.support.forked import forked
 from tests.support.waiting import WITHIN_S
 from tricklecast.app.core.segment import Segment, encode_frame
+from tricklecast.app.core.state import Lives
 from tricklecast.app.storage import restore
 from tricklecast.app.storage.database import (
     OPEN_FILES,
@@ -109,6 +110,23 @@ def test_a_damaged_channel_is_put_together(folder: Path) -> None:
     assert "rebuilt from" in " ".join(found.damaged)
     with durable(folder) as (_, target, _):
         target.channel("film").publish(SEGMENTS, b"on").has(SEGMENTS, b"on").has(3, body(3))
+
+
+def test_a_salvaged_database_has_the_numberings(folder: Path) -> None:
+    """Readers of earlier ones would miss, unnoticed, what was written anew."""
+
+    def lives() -> dict[int, Lives]:
+        with closing(Database(folder)) as database:
+            database.contents()
+            return database.lives()
+
+    before = lives()
+    assert set(before) == {1, 2, 3}
+    with closing(sqlite3.connect(folder / "journal.sqlite")) as sql, sql:
+        sql.execute("UPDATE channel SET next_seq = 7 WHERE id = 1")
+        sql.execute("UPDATE numbering SET checksum = 7 WHERE channel = 2")
+    assert lives() == {1: before[1], 3: before[3]}
+    assert (folder / "journal.sqlite.damaged-1").exists()
 
 
 def test_a_row_that_is_no_text_hides_no_others(folder: Path) -> None:

@@ -20,6 +20,7 @@ from typer.testing import CliRunner
 from tests.app.test_changes import Start
 from tricklecast.app.cli import cli
 from tricklecast.app.core.rules import OwnedChannel
+from tricklecast.app.core.state import Lives
 from tricklecast.app.storage import settle as settling
 from tricklecast.app.storage.archive import Retention
 from tricklecast.app.storage.database import (
@@ -51,11 +52,13 @@ def settled(folder: Path, workers: int) -> None:
 
 @dataclass
 class Stored:
-    """A data directory: bytes by name, epoch and seq; by name and epoch, whether the channel lives, and its mark."""
+    """A data directory: bytes by name, epoch and seq; by name and epoch, whether the channel lives, its mark, and its
+    numberings."""
 
     segments: dict[tuple[str, int, int], bytes] = field(default_factory=dict)
     channels: dict[tuple[str, int], bool] = field(default_factory=dict)
     playlists: dict[tuple[str, int], str] = field(default_factory=dict)
+    lives: dict[tuple[str, int], Lives] = field(default_factory=dict)
     places: dict[str, set[int]] = field(default_factory=dict)
 
 
@@ -72,6 +75,7 @@ def contents(folder: Path) -> Stored:
                 found.channels[row.name, row.epoch] = row.ended_us is None
                 found.places.setdefault(row.name, set()).add(worker)
             found.playlists |= {(names[id].name, names[id].epoch): mark for id, mark in database.playlists().items()}
+            found.lives |= {(names[id].name, names[id].epoch): lives for id, lives in database.lives().items()}
             for segment in inventory.segments:
                 of = names[segment.channel]
                 data = b""
@@ -113,10 +117,12 @@ def written(folder: Path, workers: int = 1, names: list[str] = NAMES) -> Stored:
 def test_channels_are_with_their_owners(tmp_path: Path, changes: list[int]) -> None:
     """All epochs and bytes are there after any change of the number, and directories without a worker are gone."""
     before = written(tmp_path / "data")
+    assert before.lives.keys() == {key[:2] for key in before.segments}
     for workers in changes:
         settled(tmp_path / "data", workers)
         after = contents(tmp_path / "data")
         assert (after.segments, after.channels) == (before.segments, before.channels)
+        assert after.lives == before.lives
         assert after.playlists == before.playlists == {(name, of): f"{name} {of - 1}" for name, of in before.channels}
         assert after.places == {name: {owner_of(name, workers)} for name in NAMES}
         assert workers_in(tmp_path / "data") == list(range(workers))
