@@ -3,7 +3,7 @@
 Each channel has a publisher whose bytes name its life and the segment's seq, and readers that check what they are
 handed out against that. At each kill, dice decide whether the publisher goes on with its numbers on the next server, or
 is replaced by a new one (which begins at 0, or, where the server keeps the channel, at its head, or deletes it first);
-and whether a reader stays, or goes away and comes back with the text of its position.
+and whether a reader stays, or goes away and comes back with the text of its position, also after several restarts.
 """
 
 from __future__ import annotations
@@ -267,14 +267,18 @@ class Reader:
             world.fault("a segment is made of two", f"{about}, {lines}")
         life = next(life for life in self.feed.lives if life.name == name)
         assert life.first is not None
+        lives = self.feed.lives
+        between = lives[lives.index(self.life) + 1 : lives.index(life)] if self.life in lives else []
         if self.life is not None and life is not self.life and not self.restarted:
             world.counts["lives that followed"] += 1
             if life.era != self.life.era or life.first <= self.before:
                 world.fault("a segment of another life is handed out as one that follows", about)
+            if world.durable and any(seq <= self.before for one in between for seq in one.acked):
+                world.fault("what was confirmed in the place of what was read is passed over", about)
         if self.restarted:
             if life is self.life:
                 world.fault("a life is told to have begun again", about)
-            elif self.began_at != life.first:
+            elif self.began_at not in [one.first for one in (*between, life) if one.era == life.era]:
                 world.fault("a gap of a new life is not what was told", f"{about}, which began at {life.first}")
         self.life, self.before, self.restarted = life, segment.seq, False
 
@@ -299,14 +303,18 @@ async def live_through(world: World, kills: int, channels: int) -> None:
                     feed.life.end()
                 world.counts["lives that ended" if feed.life.dead else "lives that went on"] += 1
             for reader in readers:
-                reader.away = rng.random() < 0.3
+                reader.away = reader.away or rng.random() < 0.3
             world.starts += 1
             await anyio.to_thread.run_sync(world.running.restart)
             world.up = True
             await anyio.sleep(rng.uniform(0, 0.5))
             for reader in readers:
-                reader.away = False
-            await _get_going(feeds, readers)
+                reader.away = world.kept and reader.away and rng.random() < 0.5
+                world.counts["readers that stayed away for another start"] += reader.away
+            await _get_going(feeds, [reader for reader in readers if not reader.away])
+        for reader in readers:
+            reader.away = False
+        await _get_going(feeds, readers)
         if world.kept:
             for feed in feeds:
                 await _check_store(world, feed)
