@@ -136,10 +136,7 @@ class Answer:
         known: dict[str, str] = {}
         twice: set[str] = set()
         others: dict[str, str] = {}
-        for header in headers:
-            if (found := _read(header)) is None:
-                continue
-            name, text, is_known = found
+        for name, text, is_known in filter(None, map(_read, headers)):
             if not is_known:
                 others[name] = text
             elif name in known:

@@ -117,16 +117,19 @@ class SocketStream(ByteStream):
         """
         if self.peer_stopped_reading:
             return b""
+        whole = parts[0] if len(parts) == 1 else None
         try:
-            count = self._socket.send(parts[0]) if len(parts) == 1 else self._socket.sendmsg(parts)
+            count = self._socket.sendmsg(parts) if whole is None else self._socket.send(whole)
         except BlockingIOError:
             count = 0
         except OSError:
             self.peer_stopped_reading = True
             return b""
-        if len(parts) == 1:
-            return b"" if count == len(parts[0]) else memoryview(parts[0])[count:]
-        return b"" if count == sum(map(len, parts)) else memoryview(b"".join(parts))[count:]
+        if whole is None:
+            if count == sum(map(len, parts)):
+                return b""
+            whole = b"".join(parts)
+        return b"" if count == len(whole) else memoryview(whole)[count:]
 
     async def send(self, item: bytes | memoryview) -> None:
         """Write all of ``item``. A peer that no longer reads is no error, since its answer may be waiting to be read.

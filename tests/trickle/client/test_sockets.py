@@ -25,7 +25,9 @@ from tricklecast.trickle.client.sockets import (
     connect_tcp,
     connect_unix,
     reason,
+    waiter_type,
 )
+from tricklecast.trickle.client.waking import Waiter
 
 
 def pair() -> tuple[SocketStream, socket.socket]:
@@ -250,12 +252,18 @@ def test_the_limit_of_a_wait_can_be_set_and_lifted_while_it_lasts(backend: str) 
 
                 async with anyio.create_task_group() as tasks:
                     tasks.start_soon(receive)
-                    for seconds in (60.0, None, 0.05):
+                    for seconds in (60.0, 61.0, None, 0.05):
                         await anyio.wait_all_tasks_blocked()
                         stream.limit_wait(seconds)
                         assert stream.receive_s == seconds
 
     anyio.run(main, backend=backend)
+
+
+def test_what_tasks_of_asyncio_wait_for_is_imported_once() -> None:
+    waiter_type.cache_clear()
+    assert waiter_type() is Waiter
+    assert (waiter_type(), waiter_type.cache_info().misses) == (Waiter, 1)
 
 
 @pytest.mark.parametrize("backend", ["asyncio", "trio"])
