@@ -288,19 +288,20 @@ class Sending(LiveBody):
 
     def push(self) -> bool:
         """Write what was handed over, as far as there is room; ``False`` if nothing can be written now."""
-        body, writer, first = self._body, self._writer, self.taken
+        body, writer, taken = self._body, self._writer, self.taken
         if writer is None or self._waits:
             return False
-        while self.taken < body.count:
-            if self.taken - first == BURST:
+        most = taken + BURST
+        while taken < body.count:
+            if taken == most:
                 self._waits = True
                 writer.pause()
                 return True
-            chunk = body._chunks[self.taken - body._let_go]
-            self.taken += 1
+            chunk = body._chunks[taken - body._let_go]
+            self.taken = taken = taken + 1
             self.sent += len(chunk)
-            self._has_last = body.over and self.taken == body.count
-            if not writer.write(chunk, last=self._has_last):
+            self._has_last = is_last = body.over and taken == body.count
+            if not writer.write(chunk, last=is_last):
                 self._waits = True
                 return True
             self._confirm()
