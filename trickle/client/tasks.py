@@ -56,8 +56,7 @@ class Notifier:
             await self._event.wait()
             return
         # Not an event: anyio looks for its kind of loop for each one, which takes longer than the wait.
-        kind = waiter_type()
-        waiter = kind(loop=kind.running())
+        waiter = waiter_type()()
         self._waiting += (waiter,)
         try:
             await waiter

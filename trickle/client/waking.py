@@ -44,7 +44,7 @@ def clock_of(loop: AbstractEventLoop) -> Callable[[], float]:
 
 
 class Waiter(asyncio.Future[None]):
-    """A future that one task waits for."""
+    """A future that one task waits for. It has room for that task's callback only: a list of them takes longer."""
 
     running: Final = staticmethod(get_running_loop)  # for those who do not import asyncio
     _wake: Callable[[Waiter], object] | None = None  # runs the task
@@ -53,7 +53,27 @@ class Waiter(asyncio.Future[None]):
     def add_done_callback(self, fn: Callable[[Any], object], /, *, context: Context | None = None) -> None:
         """Note how the task is run; see :class:`asyncio.Future`."""
         self._wake, self._in = fn, context
-        super().add_done_callback(fn, context=context)
+
+    def set_result(self, result: None, /) -> None:
+        """See :class:`asyncio.Future`."""
+        super().set_result(result)
+        self._run_soon()
+
+    def set_exception(self, exception: type[BaseException] | BaseException, /) -> None:
+        """See :class:`asyncio.Future`."""
+        super().set_exception(exception)
+        self._run_soon()
+
+    def cancel(self, msg: Any | None = None) -> bool:
+        """See :class:`asyncio.Future`."""
+        is_cancelled = super().cancel(msg)
+        if is_cancelled:
+            self._run_soon()
+        return is_cancelled
+
+    def _run_soon(self) -> None:
+        if self._wake is not None:
+            self.get_loop().call_soon(self._wake, self, context=self._in)
 
     def wake_now(self) -> None:
         """Complete the future, and run the task that waits for it before this returns; nothing if it is over.
@@ -67,12 +87,11 @@ class Waiter(asyncio.Future[None]):
                 if waiter.done():
                     continue
                 wake, context = waiter._wake, waiter._in
-                if wake is not None and context is not None:
-                    waiter.remove_done_callback(wake)
+                if wake is None or context is None:
                     waiter.set_result(None)
-                    context.run(wake, waiter)
                 else:
-                    waiter.set_result(None)
+                    asyncio.Future.set_result(waiter, None)
+                    context.run(wake, waiter)
         except BaseException:  # the program was told to end
             del _DUE[loop]
             for waiter in due:

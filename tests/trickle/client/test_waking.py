@@ -63,6 +63,7 @@ def test_all_others_complete_it_as_any_future(end: str) -> None:
         else:
             waiter.set_result(None)
         waiter.wake_now()  # too late: it is over
+        assert not waiter.cancel()
         return await task
 
     assert asyncio.run(main()) == end
