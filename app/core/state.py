@@ -573,6 +573,24 @@ class Channel:
             lowest = min(lowest, first)
         return Life(lives[-1][0], lowest) if lowest < seq else self.life
 
+    def renumbered(self, name: str, seq: int, found: Ready | Upcoming | Ahead | Gone | Ended) -> Ahead | None:
+        """What a reader is answered in place of ``found`` that goes on at ``seq`` in the numbering of this name.
+
+        Returns:
+            ``None``: its numbering goes on there, or the answer says at once that it does not, and where to go.
+        """
+        present = self.life
+        if name == present.name or seq < 0:
+            return None
+        told = self.told(name, seq)
+        if told == present:
+            waits = isinstance(found, Upcoming) and present.first is not None and present.first < seq
+            if not waits:
+                return None
+        if isinstance(found, Upcoming):
+            self.release(found.segment)
+        return Ahead(seq, self.next_seq, self.earliest, told)
+
     def after(self, seq: int) -> tuple[Ready | Upcoming | Ahead | Ended, int]:
         """Find where a reader goes on after a closed segment.
 

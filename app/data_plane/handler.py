@@ -26,7 +26,7 @@ from tricklecast.app.core.limits import Limit
 from tricklecast.app.core.registry import Registry, Resolution
 from tricklecast.app.core.results import Ahead, AlreadyStored, Ended, Gone, Refusal
 from tricklecast.app.core.segment import Segment
-from tricklecast.app.core.state import Channel, Found, Upcoming
+from tricklecast.app.core.state import Channel, Found
 from tricklecast.app.core.storm_guard import ReplyKind
 from tricklecast.app.data_plane.authorization import Granted, Refused
 from tricklecast.app.data_plane.client_address import (
@@ -265,10 +265,12 @@ def _read(connection: Caller, request: Request, route: Route) -> Reply | Exchang
     record = request.record
     assert route.seq is not None, "a read names a seq"
     resolution = _resolved(connection, route.channel, route.seq)
-    if LIFE in request.headers and (other := _other_life(connection, request, route, resolution)) is not None:
-        if isinstance(resolution, Found):
-            record.rseq = resolution.segment.seq
-        return _not_there(connection, request, route, other)
+    follows = parse_life(request.text(LIFE)) if LIFE in request.headers else None
+    if follows is not None and not isinstance(resolution, Refusal):
+        channel = plane.registry.channels[route.channel]
+        if (other := channel.renumbered(follows.name, route.seq, resolution)) is not None:
+            record.rseq = other.seq
+            return _not_there(connection, request, route, other)
     if isinstance(resolution, Found):
         channel, segment = resolution.channel, resolution.segment
         record.rseq = segment.seq
@@ -298,27 +300,6 @@ def _resolved(connection: Caller, channel: str, seq: int) -> Resolution:
     if limit in (Limit.READERS, Limit.CHANNEL_READERS) and connection.break_half_closed(limit, channel):
         return registry.resolve(channel, seq)
     return resolution
-
-
-def _other_life(connection: Caller, request: Request, route: Route, resolution: Resolution) -> Ahead | None:
-    """The answer to a reader whose segment is of another numbering, if it would not hear of that from another answer
-    at once (docs/reference/protocol.md, section 5)."""
-    follows, seq = parse_life(request.text(LIFE)), route.seq
-    assert seq is not None, "a read names a seq"
-    if follows is None or isinstance(resolution, Refusal):
-        return None
-    channel = connection.plane.registry.channels[route.channel]
-    present = channel.life
-    if follows.name == present.name or seq < 0:
-        return None
-    told = channel.told(follows.name, seq)
-    if told == present:
-        waits = isinstance(resolution, Upcoming) and present.first is not None and present.first < seq
-        if not waits:
-            return None
-    if isinstance(resolution, Upcoming):
-        channel.release(resolution.segment)
-    return Ahead(seq, channel.next_seq, channel.earliest, told)
 
 
 def _stream(connection: Caller, request: Request, route: Route) -> Reply | Exchange:

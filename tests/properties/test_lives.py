@@ -1,7 +1,7 @@
 """Numberings over any number of restarts: what a reader holds is what the channel has, or the reader is told.
 
 Servers are killed before they have stored all that readers have, and publishers go on, or leave the channel to others
-who write the same numbers anew. The core, the data plane's rule and the subscriber's cursor are the real ones. Storage
+who write the same numbers anew. The core and the subscriber's cursor are the real ones. Storage
 is a list: each server leaves a prefix of what was written, with the numberings as they stood at its end.
 """
 
@@ -9,7 +9,6 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 from random import Random
-from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -20,10 +19,9 @@ from hypothesis.stateful import RuleBasedStateMachine, initialize, precondition,
 from tests.app.core.support import Told
 from tricklecast.app.core.limits import Limits
 from tricklecast.app.core.registry import Registry, Resolution, Restored
-from tricklecast.app.core.results import Ahead, Gone
+from tricklecast.app.core.results import Ahead, Gone, Refusal
 from tricklecast.app.core.segment import Segment, State, Writer
 from tricklecast.app.core.state import Lives, Ready, Upcoming
-from tricklecast.app.data_plane.handler import _other_life
 from tricklecast.subscriber.core import Advance, Cursor, OnLag, Resync
 from tricklecast.trickle import wire
 from tricklecast.trickle.backoff import RetryBudget
@@ -204,11 +202,8 @@ class LivesMachine(RuleBasedStateMachine):
             ask = reader.cursor.ask()
             assert ask.seq is not None
             found = self.registry.resolve("c", ask.seq)
-            if ask.life is not None:
-                headers: Any = SimpleNamespace(text=lambda name, life=ask.life: life)
-                caller: Any = SimpleNamespace(plane=SimpleNamespace(registry=self.registry))
-                route: Any = SimpleNamespace(channel="c", seq=ask.seq)
-                found = _other_life(caller, headers, route, found) or found
+            if ask.life is not None and not isinstance(found, Refusal):
+                found = self.registry.channels["c"].renumbered(ask.life, ask.seq, found) or found
             if isinstance(found, Upcoming):
                 found.channel.release(found.segment)
                 return True

@@ -584,6 +584,27 @@ def test_a_reader_is_told_of_the_lowest_numbering_that_followed_its_own() -> Non
     assert Bench("c", "").channel.told("other", 50) == Life("")
 
 
+def test_a_reader_whose_numbers_were_written_anew_does_not_get_the_segment() -> None:
+    """Nor does it wait for one. If the present numbering is all that followed, what is there says so itself."""
+    bench = Bench("c", "")
+    channel = bench.channel
+    channel.restored(-100.0, 9, "", (("a", 0), ("b", 5)))
+
+    def asks(name: str, seq: int) -> Ahead | None:
+        found = channel.resolve(seq)
+        assert not isinstance(found, Gone)
+        return channel.renumbered(name, seq, found)
+
+    assert [asks("a", seq) for seq in (9, 20)] == [Ahead(seq, 9, 9, Life("b", 5)) for seq in (9, 20)]
+    assert not channel.segments, "nobody waits"
+    assert [asks("b", 9), asks("b", 20), asks("other", 20), asks("a", -1)] == [None] * 4
+    bench.publish(9)
+    bench.publish(10)
+    channel.numbering_named("c", 9)
+    assert [asks("a", seq) for seq in (10, 11)] == [Ahead(seq, 11, 9, Life("c", 5)) for seq in (10, 11)]
+    assert [asks("b", seq) for seq in (9, 10, 11)] == [None, None, Ahead(11, 11, 9, Life("c", 9))]
+
+
 def test_an_owner_that_is_lost_ends_the_channel() -> None:
     """Open segments are cut short and stay readable, and readers that wait are told."""
     faults = Faults()
