@@ -13,6 +13,7 @@ kernel: a failed write sets ``peer_stopped_reading``, drops later writes, and ch
 *Cost.* Data for which the kernel has room is written at once. Under asyncio the event loop watches the socket as long
 as it is open: when bytes come, the loop reads them, and runs the task that waits in the same turn (:mod:`.waking`).
 Registering the socket for each wait would cost two more system calls per read. Under trio each wait goes through anyio.
+Whether the present loop is still the one that watches is asked once per request (:meth:`SocketStream.is_silent`).
 
 *Bound.* While bytes wait that no task has taken, the loop does not watch the socket. So one read of :data:`READ_BYTES`
 is held; the rest stays in the kernel, and the server waits.
@@ -57,10 +58,6 @@ from 128 KiB on, the C library maps new pages for each read (``M_MMAP_THRESHOLD`
 QUEUE_FULL_S: Final = 0.02
 """A Unix socket whose server has too many connections waiting is tried again after this time."""
 
-CHECKED_RECEIVES: Final = 16
-"""Every 16th read checks whether its task was cancelled. A check costs as much as the rest of a small read."""
-
-
 _OPTIONS: Final = {
     # A chunk is a frame of live media or a small message: it leaves at once, not after the last one is acknowledged.
     "TCP_NODELAY": 1,
@@ -100,13 +97,11 @@ class SocketStream(ByteStream):
         self._received = b""  # bytes that no task has taken
         self._ended = False  # the peer has closed its side
         self._failure: OSError | None = None
-        self._receives = 0  # calls of receive()
         # Waiting.
         self._scope: anyio.CancelScope | None = None  # of the present wait under trio
         # Waiting under asyncio.
-        self._watcher: asyncio.AbstractEventLoop | None = None  # the loop that watches the socket
-        self._now: Callable[[], float] = monotonic  # its clock
-        self._waiter: Waiter | None = None  # of the task in receive()
+        self._waiter: Waiter | None = None  # for the task in receive(); its loop watches the socket
+        self._now: Callable[[], float] = monotonic  # the clock of that loop
         self._due_at = 0.0  # when the present wait becomes a Silence
         # One timer serves many waits: only when it fires, at or before _due_at, it is set again.
         self._timer: asyncio.TimerHandle | None = None
@@ -168,10 +163,10 @@ class SocketStream(ByteStream):
     def limit_wait(self, seconds: float | None) -> None:
         """Set ``receive_s``, and begin a present wait anew."""
         self.receive_s = seconds
-        if self._waiter is not None and self._watcher is not None and seconds is not None:
+        if self._waiter is not None and seconds is not None:
             self._due_at = self._now() + seconds
             if self._due_at < self._fires_at:
-                self._set_timer(self._watcher)
+                self._set_timer(self._waiter.loop)
         if self._scope is not None:
             self._scope.deadline = inf if seconds is None else anyio.current_time() + seconds
 
@@ -184,10 +179,6 @@ class SocketStream(ByteStream):
             anyio.ClosedResourceError: it was closed here.
             Silence: no byte came for ``receive_s`` seconds.
         """
-        # anyio does not cancel a task that is ready to run. A task whose peer always has bytes is always ready.
-        self._receives += 1
-        if self._receives % CHECKED_RECEIVES == 0:
-            await anyio.lowlevel.checkpoint_if_cancelled()
         while not (data := self._received):
             if self._socket.fileno() < 0:
                 raise anyio.ClosedResourceError
@@ -195,23 +186,21 @@ class SocketStream(ByteStream):
                 raise anyio.BrokenResourceError from self._failure
             if self._ended:
                 raise anyio.EndOfStream
-            if "trio" in sys.modules and in_trio():
-                await self._wait_for_anyio()
-                continue
-            kind, loop = waiter_type(), self._watcher
-            if loop is None or not loop.is_running():
-                loop = self._watch(kind.running())
-            self._waiter = waiter = kind(loop=loop)
+            if (waiter := self._waiter) is None:
+                if in_trio():
+                    await self._wait_for_anyio()
+                    continue
+                waiter = self._watch()
             if self.receive_s is not None:
                 self._due_at = self._now() + self.receive_s
                 if self._due_at < self._fires_at:
-                    self._set_timer(loop)
-            try:
-                await waiter
-            finally:
-                self._waiter = None
+                    self._set_timer(waiter.loop)
+            await waiter
+        if len(data) <= max_bytes:
+            self._received = b""
+            return data
         self._received = data[max_bytes:]
-        return data if len(data) <= max_bytes else data[:max_bytes]
+        return data[:max_bytes]
 
     async def _wait_for_anyio(self) -> None:
         await anyio.lowlevel.checkpoint()  # other tasks run, even if this peer always has bytes
@@ -226,14 +215,15 @@ class SocketStream(ByteStream):
                 self._scope = None
             self._read()
 
-    def _watch(self, loop: asyncio.AbstractEventLoop) -> asyncio.AbstractEventLoop:
-        """Let the event loop watch the socket: nobody does, or the loop of an earlier ``asyncio.run()`` did."""
+    def _watch(self) -> Waiter:
+        """Let the present event loop watch the socket."""
         from tricklecast.trickle.client.waking import clock_of
 
-        loop.add_reader(self._socket, self._read)
-        self._watcher, self._now = loop, clock_of(loop)
+        self._waiter = waiter = waiter_type()()
+        self._now = clock_of(waiter.loop)
+        waiter.loop.add_reader(self._socket, self._read)
         self._set_timer(None)
-        return loop
+        return waiter
 
     def _read(self) -> None:
         """The socket has something to read, most likely; the event loop calls this, too."""
@@ -251,9 +241,9 @@ class SocketStream(ByteStream):
             self._waiter.wake_now()
 
     def _unwatch(self) -> None:
-        loop, self._watcher = self._watcher, None
-        if loop is not None and not loop.is_closed():
-            loop.remove_reader(self._socket)
+        waiter, self._waiter = self._waiter, None
+        if waiter is not None and not waiter.loop.is_closed():
+            waiter.loop.remove_reader(self._socket)
 
     def _set_timer(self, loop: asyncio.AbstractEventLoop | None) -> None:
         if self._timer is not None:
@@ -269,10 +259,16 @@ class SocketStream(ByteStream):
         if self._now() < self._due_at:
             self._set_timer(loop)
         else:
-            self._waiter.set_exception(Silence())
+            self._waiter.fail(Silence())
 
     def is_silent(self) -> bool:
-        """Whether the peer has neither closed nor sent anything: only then an idle connection may be reused."""
+        """Whether the peer has neither closed nor sent anything: only then an idle connection may be reused.
+
+        It may be reused in another event loop: a client may keep its connections from one ``asyncio.run()`` to the
+        next.
+        """
+        if self._waiter is not None and not self._waiter.loop.is_running():
+            self._unwatch()
         if self._received or self._ended or self._failure or self._socket.fileno() < 0:
             return False
         return not self._readable.poll(0)
@@ -288,12 +284,13 @@ class SocketStream(ByteStream):
     def close(self) -> None:
         """Close the socket and wake each task that waits for it."""
         if self._socket.fileno() >= 0:
+            waiter = self._waiter
             self._unwatch()
             self._set_timer(None)
             anyio.notify_closing(self._socket)
             self._socket.close()
-            if self._waiter is not None and not self._waiter.done():
-                self._waiter.set_result(None)
+            if waiter is not None:
+                waiter.wake_soon()
 
 
 async def connect_tcp(host: str, port: int) -> SocketStream:

@@ -47,6 +47,7 @@ class Notifier:
 
     # Each segment has two of these: without __init__ they are made in a third of the time.
     _waiting: tuple[Waiter, ...] = ()  # of the tasks of asyncio that wait now
+    _spare: Waiter | None = None  # for the next one
     _event: anyio.Event | None = None  # for those of trio
 
     async def wait(self) -> None:
@@ -56,11 +57,12 @@ class Notifier:
             await self._event.wait()
             return
         # Not an event: anyio looks for its kind of loop for each one, which takes longer than the wait.
-        waiter = waiter_type()()
+        waiter, self._spare = self._spare or waiter_type()(), None
         self._waiting += (waiter,)
         try:
             await waiter
         finally:
+            self._spare = waiter
             if waiter in self._waiting:  # it was cancelled
                 self._waiting = tuple(other for other in self._waiting if other is not waiter)
 

@@ -7,15 +7,15 @@ Theory of operation
 it runs in the next turn, which has its own look at all sockets. A chunk or an answer takes two turns so, and a turn
 costs as much as the rest of a small read.
 
-*The idea.* A task that waits for a future leaves it a callback that runs the task. asyncio calls it for any object that
-behaves as a future (``asyncio.isfuture``). A :class:`Waiter` keeps that callback, and :meth:`Waiter.wake_now` calls it
-at once, in the task's own context.
+*The idea.* asyncio lets a task wait for any object that behaves as a future (``asyncio.isfuture``): the task leaves it a
+callback that runs the task. A :class:`Waiter` keeps that callback, and :meth:`Waiter.wake_now` calls it at once, in the
+task's own context. A future of asyncio's own would do more than that, and takes three times as long.
 
 That task most often wakes another one: the request's task has the answer, and its program waits for that.
 :meth:`Waiter.wake_soon` runs that one right after it, in the same callback, and so on for :data:`MAX_STEPS` tasks.
 
 *Invariant.* No task may run within another one. So only the event loop itself may call :meth:`Waiter.wake_now`, in a
-callback. For all others a waiter is a future as any other: it is completed, fails and is cancelled in the next turn.
+callback. All others wake, fail or cancel a waiter as any future: its task runs in the next turn.
 
 Only what runs under asyncio imports this module, since it loads asyncio.
 """
@@ -23,13 +23,11 @@ Only what runs under asyncio imports this module, since it loads asyncio.
 from __future__ import annotations
 
 import asyncio
-from asyncio import AbstractEventLoop, get_running_loop
-from collections.abc import Callable
+from asyncio import AbstractEventLoop, CancelledError, get_running_loop
+from collections.abc import Callable, Generator
 from contextvars import Context
 from time import monotonic
-from typing import Any, Final
-
-__all__ = ["Waiter", "clock_of", "get_running_loop"]
+from typing import ClassVar, Final
 
 MAX_STEPS: Final = 16
 """So many tasks run in one callback, one after the other. Then others get their turn."""
@@ -43,55 +41,42 @@ def clock_of(loop: AbstractEventLoop) -> Callable[[], float]:
     return monotonic if getattr(loop.time, "__func__", None) is asyncio.BaseEventLoop.time else loop.time
 
 
-class Waiter(asyncio.Future[None]):
-    """A future that one task waits for. It has room for that task's callback only: a list of them takes longer."""
+class Waiter:
+    """What one task of the present event loop waits for, as often as it likes.
 
-    running: Final = staticmethod(get_running_loop)  # for those who do not import asyncio
-    _wake: Callable[[Waiter], object] | None = None  # runs the task
-    _in: Context | None = None  # which it runs in
+    A wake that comes while it does not wait is nothing.
 
-    def add_done_callback(self, fn: Callable[[Any], object], /, *, context: Context | None = None) -> None:
-        """Note how the task is run; see :class:`asyncio.Future`."""
-        self._wake, self._in = fn, context
+    Attributes:
+        loop: the event loop.
+    """
 
-    def set_result(self, result: None, /) -> None:
-        """See :class:`asyncio.Future`."""
-        super().set_result(result)
-        self._run_soon()
+    __slots__ = ("_asyncio_future_blocking", "_error", "_in", "_wake", "loop")
 
-    def set_exception(self, exception: type[BaseException] | BaseException, /) -> None:
-        """See :class:`asyncio.Future`."""
-        super().set_exception(exception)
-        self._run_soon()
+    running: ClassVar = staticmethod(get_running_loop)  # for those who do not import asyncio
 
-    def cancel(self, msg: Any | None = None) -> bool:
-        """See :class:`asyncio.Future`."""
-        is_cancelled = super().cancel(msg)
-        if is_cancelled:
-            self._run_soon()
-        return is_cancelled
+    def __init__(self) -> None:
+        self.loop: Final = get_running_loop()
+        self._asyncio_future_blocking = False  # how asyncio sees that it is awaited
+        self._wake: Callable[[Waiter], object] | None = None  # runs the task; None: no task waits
+        self._in: Context  # which it runs in
+        self._error: BaseException | None = None  # that the task gets
 
-    def _run_soon(self) -> None:
-        if self._wake is not None:
-            self.get_loop().call_soon(self._wake, self, context=self._in)
+    def __await__(self) -> Generator[Waiter, None, None]:
+        self._asyncio_future_blocking = True
+        yield self
 
     def wake_now(self) -> None:
-        """Complete the future, and run the task that waits for it before this returns; nothing if it is over.
+        """Run the task before this returns.
 
         Only for callbacks of the event loop: a task must not run another one.
         """
-        loop = self.get_loop()
+        loop = self.loop
         _DUE[loop] = due = [self]
         try:
             for waiter in due:  # which grows meanwhile
-                if waiter.done():
-                    continue
-                wake, context = waiter._wake, waiter._in
-                if wake is None or context is None:
-                    waiter.set_result(None)
-                else:
-                    asyncio.Future.set_result(waiter, None)
-                    context.run(wake, waiter)
+                wake, waiter._wake = waiter._wake, None
+                if wake is not None:
+                    waiter._in.run(wake, waiter)
         except BaseException:  # the program was told to end
             del _DUE[loop]
             for waiter in due:
@@ -100,9 +85,44 @@ class Waiter(asyncio.Future[None]):
         del _DUE[loop]
 
     def wake_soon(self) -> None:
-        """Complete the future: its task runs after the present one, in this turn or the next one."""
-        due = _DUE.get(self.get_loop())
+        """Let the task run after the present one, in this turn or the next one."""
+        due = _DUE.get(self.loop)
         if due is not None and len(due) < MAX_STEPS:
             due.append(self)
-        elif not self.done():
-            self.set_result(None)
+        else:
+            self._schedule(None)
+
+    def fail(self, error: BaseException) -> None:
+        """Raise an error in the task, in the next turn."""
+        self._schedule(error)
+
+    def _schedule(self, error: BaseException | None) -> bool:
+        wake, self._wake = self._wake, None
+        if wake is not None:
+            self._error = error
+            self.loop.call_soon(wake, self, context=self._in)
+        return wake is not None
+
+    # What asyncio's tasks and anyio call; see asyncio.Future.
+
+    def get_loop(self) -> AbstractEventLoop:
+        """The loop whose tasks may wait for it."""
+        return self.loop
+
+    def add_done_callback(self, fn: Callable[[Waiter], object], /, *, context: Context) -> None:
+        """A task waits."""
+        self._wake, self._in = fn, context
+
+    def done(self) -> bool:
+        """Whether no task waits."""
+        return self._wake is None
+
+    def cancel(self, msg: object = None) -> bool:
+        """The task is cancelled; ``False``: it did not wait any more."""
+        return self._schedule(CancelledError() if msg is None else CancelledError(msg))
+
+    def result(self) -> None:
+        """Raise in the task what it gets."""
+        error, self._error = self._error, None
+        if error is not None:
+            raise error

@@ -298,6 +298,7 @@ def test_a_stream_can_be_used_in_another_event_loop() -> None:
         if not made:
             made.append(pair())
         stream, peer = made[0]
+        assert stream.is_silent()  # as the client makes sure of, before it uses the connection again
         stream.receive_s = 60.0
         peer.sendall(b"abc")
         assert await stream.receive() == b"abc"

@@ -18,7 +18,7 @@ def test_the_task_runs_before_the_callback_goes_on() -> None:
     seen: list[object] = []
 
     async def main() -> None:
-        waiter = Waiter(loop=asyncio.get_running_loop())
+        waiter = Waiter()
 
         async def wait() -> None:
             NAME.set("the task's")
@@ -43,7 +43,7 @@ def test_all_others_complete_it_as_any_future(end: str) -> None:
     """The task runs in the next turn, also where a task completes what another one waits for."""
 
     async def main() -> str:
-        waiter = Waiter(loop=asyncio.get_running_loop())
+        waiter = Waiter()
 
         async def wait() -> str:
             try:
@@ -59,9 +59,9 @@ def test_all_others_complete_it_as_any_future(end: str) -> None:
         if end == "cancel":
             task.cancel()
         elif end == "error":
-            waiter.set_exception(KeyError())
+            waiter.fail(KeyError())
         else:
-            waiter.set_result(None)
+            waiter.wake_soon()
         waiter.wake_now()  # too late: it is over
         assert not waiter.cancel()
         return await task
@@ -69,22 +69,42 @@ def test_all_others_complete_it_as_any_future(end: str) -> None:
     assert asyncio.run(main()) == end
 
 
-def test_it_may_be_woken_before_a_task_waits() -> None:
-    """Then the task does not wait."""
+def test_a_task_waits_as_often_as_it_likes() -> None:
+    """Each wake ends one wait; one that comes between two waits ends none."""
 
     async def main() -> None:
-        waiter = Waiter(loop=asyncio.get_running_loop())
+        waiter = Waiter()
         waiter.wake_now()
-        await waiter
+        for number in range(3):
+            asyncio.get_running_loop().call_soon(waiter.fail if number == 1 else lambda _: waiter.wake_now(), KeyError())
+            try:
+                await waiter
+            except KeyError:
+                assert number == 1
 
     asyncio.run(main())
+
+
+def test_it_is_of_one_loop() -> None:
+    """A task of another one may not wait for it."""
+
+    async def main(waiters: list[Waiter]) -> None:
+        waiters.append(Waiter())
+        assert asyncio.isfuture(waiters[0])
+        if len(waiters) > 1:
+            with pytest.raises(RuntimeError, match="different loop"):
+                await waiters[0]
+
+    waiters: list[Waiter] = []
+    for _ in range(2):
+        asyncio.run(main(waiters))
 
 
 def test_a_task_that_is_cancelled_in_the_same_turn_is_cancelled() -> None:
     """The cancellation came first."""
 
     async def main() -> None:
-        waiter = Waiter(loop=asyncio.get_running_loop())
+        waiter = Waiter()
 
         async def wait() -> None:
             await waiter
@@ -106,7 +126,7 @@ def test_a_task_that_another_one_wakes_follows_it_in_the_same_turn() -> None:
     async def main() -> None:
         loop = asyncio.get_running_loop()
         count = MAX_STEPS + 3
-        waiters = [Waiter(loop=loop) for _ in range(count)]
+        waiters = [Waiter() for _ in range(count)]
 
         async def wait(number: int) -> None:
             await waiters[number]
@@ -130,7 +150,7 @@ def test_a_task_that_ends_the_program_holds_up_no_other() -> None:
 
     async def main() -> None:
         loop = asyncio.get_running_loop()
-        first, second = Waiter(loop=loop), Waiter(loop=loop)
+        first, second = Waiter(), Waiter()
 
         async def wait() -> None:
             await first
