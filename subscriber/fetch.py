@@ -106,15 +106,16 @@ class Received:
 
     def add(self, chunk: bytes) -> None:
         """Another chunk was read."""
-        self.size += len(chunk)
+        size = len(chunk)
+        self.size += size
         if self._head_size < COMPARED_BYTES:
             self._head.append(chunk)
-            self._head_size += len(chunk)
-        if len(chunk) >= COMPARED_BYTES:
-            self._tail, self._tail_size = [chunk[-COMPARED_BYTES:]], COMPARED_BYTES
+            self._head_size += size
+        if size >= COMPARED_BYTES:
+            self._tail, self._tail_size = [chunk], COMPARED_BYTES
             return
         self._tail.append(chunk)
-        self._tail_size += len(chunk)
+        self._tail_size += size
         if self._tail_size >= 2 * COMPARED_BYTES or len(self._tail) >= COMPARED_BYTES:
             # Chunks of a few bytes are joined, so that this costs little for each of them.
             self._tail, self._tail_size = [b"".join(self._tail)[-COMPARED_BYTES:]], COMPARED_BYTES

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Coroutine
-from enum import Enum
 from typing import Any, Final, Literal, TypeAlias
 
 import anyio
@@ -25,15 +24,6 @@ TAKEOVERS: Final = 2
 """Cuts in a row that a change of the channel's node explains."""
 
 OnBroken: TypeAlias = Literal["skip", "raise"]
-
-
-class Reading(Enum):
-    """How far the reading of a segment has come."""
-
-    OPEN = "open"
-    WHOLE = "whole"
-    BROKEN = "broken"
-    LEFT = "left"
 
 
 class Segment:
@@ -91,13 +81,15 @@ class Segment:
         self.lag: Final = begun.lag
         self.truncated: str | None = begun.truncated
         self.broken: ConnectionLost | None = None
-        self._reading = Reading.WHOLE if begun.empty else Reading.OPEN
+        self._is_open = not begun.empty  # neither read to its end, nor broken, nor left
+        self._is_left = False
         self.requested_at: Final = answer.requested_at
         self.answered_at: Final = answer.answered_at
         self._begun = begun
         self._answer = answer  # that is read now
         self._fetcher = fetcher
         self._monitor = monitor
+        self._counts = monitor.counts
         self._home = home
         self._on_end = on_end
         self._stall_s = stall_timeout_s
@@ -126,7 +118,7 @@ class Segment:
     @property
     def complete(self) -> bool:
         """Whether the segment was read to its end, and is whole."""
-        return self._reading is Reading.WHOLE and self.truncated is None
+        return not (self._is_open or self._is_left) and self.broken is None and self.truncated is None
 
     def __aiter__(self) -> Segment:
         return self
@@ -181,7 +173,7 @@ class Segment:
             raise error
         if self.broken is not None:
             raise self.broken
-        if self._reading is Reading.LEFT:
+        if self._is_left:
             raise ClosedHere(f"segment {self.seq} was left by a seek")
         return self._take_unread()
 
@@ -190,10 +182,11 @@ class Segment:
 
         Nothing happens if it was read to its end.
         """
-        if self._reading is Reading.OPEN:
+        if self._is_open:
             if self._scope is not None:
                 self._scope.cancel()
-            await self._end(Reading.LEFT)
+            self._is_left = True
+            await self._end()
 
     async def stop(self) -> None:
         """Leave the segment, also while another task reads it: there it ends, and is not complete."""
@@ -219,7 +212,7 @@ class Segment:
             return self._take_unread()
         self._is_read = True
         try:
-            while self._reading is Reading.OPEN:
+            while self._is_open:
                 if self._cut is not None:
                     data = await self._resume(self._cut)
                 else:
@@ -227,25 +220,25 @@ class Segment:
                     try:
                         data = await (body.receive_chunk() if iterates else body.receive())
                     except faults.TransportError as error:
-                        if not self._is_left():
+                        if not self._is_left:
                             self._no_fault = isinstance(error, faults.ReadTimeout)
                             self._cut = self._lost(f"no byte for {self._stall_s:g} s" if self._no_fault else str(error))
                         continue
                     except BaseException:
-                        if not body.keeps_cancelled and not self._is_left():
+                        if not body.keeps_cancelled and not self._is_left:
                             # A transport that the user passed: its response is of no use after a cancellation. Ask for
                             # the rest.
                             self._no_fault, self._cut = True, self._lost("the read was cancelled")
                         raise
                     if not data and not await self._was_cut(body.trailer(wire.SIZE)):
-                        await self._end(Reading.WHOLE)
-                if data and not self._is_left():
+                        await self._end()
+                if data and self._is_open:
                     self._received.add(data)
-                    self._monitor.counts["bytes"] += len(data)
+                    self._counts["bytes"] += len(data)
                     return data
         finally:
             self._is_read = False
-        if self._is_left() and not self._stopped:
+        if self._is_left and not self._stopped:
             raise ClosedHere(f"segment {self.seq} was left")
         if self.broken is not None and self._on_broken == "raise":
             raise self.broken
@@ -275,7 +268,7 @@ class Segment:
         with anyio.CancelScope() as self._scope:
             found = await self._fetcher.ending(self._begun)
         self._scope = None
-        if self._is_left():
+        if self._is_left:
             return False
         size = None if found is None else found.natural(wire.SIZE)
         if found is None or size is None:
@@ -301,14 +294,14 @@ class Segment:
                     rest = await self._fetcher.rest(self._begun, self._received, error, no_fault=self._no_fault)
             finally:
                 self._scope = None
-        if rest is None or self._is_left():
+        if rest is None or self._is_left:
             if isinstance(rest, tuple):
                 await rest[0].body.aclose()
             return b""
         if isinstance(rest, ConnectionLost):
             rest.resume = self.position
             self.broken = rest
-            await self._end(Reading.BROKEN)
+            await self._end()
             return b""
         if not self._no_fault:
             self._monitor.emit(SegmentResumed(self.seq, self._received.size))
@@ -323,14 +316,10 @@ class Segment:
         error.resume = self.position
         return error
 
-    def _is_left(self) -> bool:
-        """Whether another task has left the segment while this one waited."""
-        return self._reading is Reading.LEFT
-
-    async def _end(self, reading: Reading) -> None:
-        if self._reading is not Reading.OPEN:
+    async def _end(self) -> None:
+        if not self._is_open:
             return
-        self._reading = reading
+        self._is_open = False
         self.truncated = self.truncated or self._answer.body.trailer(wire.TRUNCATED)
         try:
             if self.truncated is not None:

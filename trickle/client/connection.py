@@ -219,7 +219,7 @@ class Connection:
     def start_next(self, keepalive_s: float) -> bool:
         """Prepare for another request; ``False`` if the last exchange does not allow one: close the connection then."""
         head, body = self._head, self._body
-        over = head is not None and head.keeps_alive and body is not None and body.over and not body.has_rest
+        over = head is not None and head.keeps_alive and body is not None and body.over and not body.data
         if not (over and self._request_over) or self._unsent or self._flushing or self._cut_short:
             return False
         self._head = self._body = None
@@ -512,14 +512,16 @@ class ResponseBody:
         connection, decoder = self._connection, self._decoder
         if connection is None:
             return b""
-        self._chunks += 1
-        if self._chunks >= MAX_CHUNKS:
-            self._chunks = 0
-            await anyio.lowlevel.checkpoint()
         if self._failure is not None:
             raise self._failure
+        chunk = None
         try:
-            chunk = decoder.next_chunk()
+            if decoder.data:
+                self._chunks += 1
+                if self._chunks >= MAX_CHUNKS:
+                    self._chunks = 0
+                    await anyio.lowlevel.checkpoint()
+                chunk = decoder.next_chunk()
             while chunk is None and not decoder.over:
                 chunk = decoder.next_chunk(await connection.stream.receive())
                 self._chunks = 0
@@ -536,10 +538,10 @@ class ResponseBody:
     async def receive(self) -> bytes:
         """Do the same as :meth:`receive_chunk`, but join chunks that came together, up to about :data:`MAX_CHUNK`."""
         first = await self.receive_chunk()
-        if not first or len(first) >= MAX_CHUNK or not self._decoder.has_rest:
+        if not first or len(first) >= MAX_CHUNK or not self._decoder.data:
             return first
         parts, size = [first], len(first)
-        while size < MAX_CHUNK and len(parts) < MAX_CHUNKS:
+        while self._decoder.data and size < MAX_CHUNK and len(parts) < MAX_CHUNKS:
             try:
                 chunk = self._decoder.next_chunk()
             except InvalidBody as error:

@@ -8,12 +8,12 @@ A chunk is a message or a frame of live media, so its borders matter and are kep
     _read_size → _read_bytes → _read_end → _read_size → … → _read_trailers     chunked; at once, if a chunk is whole
     _read_bytes                                                                length, or up to the connection's end
 
-Each state is a method that takes bytes from ``_data`` at ``_at``. It returns a chunk, ``b""`` (another state follows)
+Each state is a method that takes bytes from ``data`` at ``_at``. It returns a chunk, ``b""`` (another state follows)
 or ``None`` (more bytes are needed, or the body is over).
 
 *Invariant.* The caller brings bytes only after ``next_chunk()`` has returned ``None``. So the decoder holds one read of
 the connection and at most ``MAX_CHUNK`` bytes of an incomplete chunk. A byte of payload is copied once, out of
-``_data``; a chunk that came over several reads is joined once more.
+``data``; a chunk that came over several reads is joined once more.
 
 *Tried before.* h11 parses chunked bodies, too, but copies each byte three times and makes several objects per chunk.
 """
@@ -59,11 +59,12 @@ class BodyDecoder:
         is_empty: the response has no body, also if its head announces one (a response to HEAD).
 
     Attributes:
+        data: the last read of the connection, and the rest of the one before; empty once all bytes were taken.
         over: the body has ended.
         trailers: the headers behind the last chunk.
     """
 
-    __slots__ = ("_at", "_chunked", "_data", "_excess", "_left", "_part_bytes", "_parts", "_state", "over", "trailers")
+    __slots__ = ("_at", "_chunked", "_excess", "_left", "_part_bytes", "_parts", "_state", "data", "over", "trailers")
 
     def __init__(self, head: ResponseHead, data: bytes = b"", *, is_empty: bool = False) -> None:
         self.trailers: Fields = []
@@ -71,21 +72,16 @@ class BodyDecoder:
         self._left = head.length  # bytes left of the body, or of the present chunk; None: up to the connection's end
         self.over = is_empty or head.status_code in (204, 304) or self._left == 0
         self._state = BodyDecoder._read_size if self._chunked else BodyDecoder._read_bytes
-        self._data = data  # the last read of the connection, and the rest of the one before
+        self.data = data
         self._at = 0  # the first byte of it that no state has taken
         self._excess = 0  # bytes of extensions, see MAX_EXCESS
         self._parts: list[bytes] = []  # pieces of the present chunk
         self._part_bytes = 0  # their length
 
     @property
-    def has_rest(self) -> bool:
-        """Whether there are bytes that no state has taken."""
-        return self._at < len(self._data)
-
-    @property
     def rest(self) -> bytes:
         """The bytes that no state has taken; behind the body, they belong to the next response."""
-        return self._data[self._at :]
+        return self.data[self._at :]
 
     def end(self) -> bool:
         """The connection has ended: return whether that is the body's end, too. If not, the body was cut."""
@@ -102,13 +98,13 @@ class BodyDecoder:
             InvalidBody: the bytes are not HTTP. :meth:`take_partial` still returns those before the fault.
         """
         if data:
-            self._data = self._data[self._at :] + data if self._at < len(self._data) else data
+            self.data = self.data[self._at :] + data if self.data else data
             self._at = 0
-        elif self._at == len(self._data):  # no state does anything without bytes
-            return None
         chunk: bytes | None = b""
         while chunk == b"" and not self.over:
             chunk = self._state(self)
+        if self._at == len(self.data):
+            self.data, self._at = b"", 0  # the next read may have their place in memory
         return chunk or None
 
     def take_partial(self) -> bytes:
@@ -122,7 +118,7 @@ class BodyDecoder:
 
     def _read_size(self) -> bytes | None:
         # "1a3;extension CRLF"; a size of 0 is the last chunk, behind which trailers stand.
-        found = _USUAL_SIZE.match(self._data, self._at)
+        found = _USUAL_SIZE.match(self.data, self._at)
         if found is not None:
             self._at = found.end()
             self._left = int(found[1], 16)
@@ -139,8 +135,8 @@ class BodyDecoder:
                 if self._excess > MAX_EXCESS:
                     raise InvalidBody("its chunks consist of extensions")
         end = self._at + self._left
-        if 0 < self._left <= MAX_CHUNK and self._data.startswith(b"\r\n", end):  # most chunks have come whole
-            chunk = self._data[self._at : end]
+        if 0 < self._left <= MAX_CHUNK and self.data.startswith(b"\r\n", end):  # most chunks have come whole
+            chunk = self.data[self._at : end]
             self._at = end + 2
             return chunk
         self._state = BodyDecoder._read_bytes if self._left else BodyDecoder._read_trailers
@@ -151,7 +147,7 @@ class BodyDecoder:
         most = MAX_CHUNK - self._part_bytes
         if self._left is not None and self._left < most:
             most = self._left
-        piece = self._data[self._at : self._at + most]
+        piece = self.data[self._at : self._at + most]
         if not piece:
             return None
         self._at += len(piece)
@@ -165,7 +161,7 @@ class BodyDecoder:
         return self.take_partial() if self._part_bytes == MAX_CHUNK or not self._chunked else b""
 
     def _read_end(self) -> bytes | None:
-        end = self._data[self._at : self._at + 2]
+        end = self.data[self._at : self._at + 2]
         if not b"\r\n".startswith(end):
             raise InvalidBody(f"a chunk does not end where its size says: {end!r}")
         if len(end) < 2:
@@ -175,7 +171,7 @@ class BodyDecoder:
         return b""
 
     def _read_trailers(self) -> bytes | None:
-        if self._data.startswith(b"\r\n", self._at):  # there are none
+        if self.data.startswith(b"\r\n", self._at):  # there are none
             self._at += 2
             self.over = True
             return None
@@ -190,11 +186,11 @@ class BodyDecoder:
         return None
 
     def _take_until(self, end: bytes, limit: int) -> bytes | None:
-        found = self._data.find(end, self._at, self._at + limit)
+        found = self.data.find(end, self._at, self._at + limit)
         if found < 0:
-            if len(self._data) - self._at >= limit:
+            if len(self.data) - self._at >= limit:
                 raise InvalidBody(f"more than {limit} bytes without an end of line")
             return None
-        taken = self._data[self._at : found]
+        taken = self.data[self._at : found]
         self._at = found + len(end)
         return taken

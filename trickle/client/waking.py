@@ -7,9 +7,9 @@ Theory of operation
 it runs in the next turn, which has its own look at all sockets. A chunk or an answer takes two turns so, and a turn
 costs as much as the rest of a small read.
 
-*The idea.* asyncio lets a task wait for any object that behaves as a future (``asyncio.isfuture``): the task leaves it a
-callback that runs the task. A :class:`Waiter` keeps that callback, and :meth:`Waiter.wake_now` calls it at once, in the
-task's own context. A future of asyncio's own would do more than that, and takes three times as long.
+*The idea.* asyncio lets a task wait for any object that behaves as a future (``asyncio.isfuture``): the task leaves a
+callback with it, which runs the task. A :class:`Waiter` keeps that callback, and :meth:`Waiter.wake_now` calls it at
+once, in the task's own context. A future of asyncio's own does more than that, and takes three times as long.
 
 That task most often wakes another one: the request's task has the answer, and its program waits for that.
 :meth:`Waiter.wake_soon` runs that one right after it, in the same callback, and so on for :data:`MAX_STEPS` tasks.

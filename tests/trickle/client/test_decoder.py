@@ -43,7 +43,7 @@ def test_chunks_do_not_depend_on_how_they_arrive(step: int) -> None:
     body = decoder()
     assert chunks(body, *(BODY[at : at + step] for at in range(0, len(BODY), step))) == [b"a", b"bcd", b"0123456789"]
     assert body.over
-    assert not body.has_rest
+    assert not body.data
     assert body.trailers == [(b"x-one", b"1"), (b"x-two", b"two")]
 
 
@@ -71,7 +71,7 @@ def test_a_length_or_the_connection_ends_a_body() -> None:
     told = decoder(length=5)
     assert chunks(told, b"ab", b"cde!") == [b"ab", b"cde"]
     assert told.over
-    assert told.has_rest
+    assert told.data
     cut = decoder(length=5)
     assert chunks(cut, b"ab") == [b"ab"]
     assert not cut.end()

@@ -63,6 +63,7 @@ def test_all_others_complete_it_as_any_future(end: str) -> None:
         else:
             waiter.wake_soon()
         waiter.wake_now()  # too late: it is over
+        assert waiter.done()
         assert not waiter.cancel()
         return await task
 
@@ -75,12 +76,13 @@ def test_a_task_waits_as_often_as_it_likes() -> None:
     async def main() -> None:
         waiter = Waiter()
         waiter.wake_now()
-        for number in range(3):
-            asyncio.get_running_loop().call_soon(waiter.fail if number == 1 else lambda _: waiter.wake_now(), KeyError())
-            try:
+        loop = asyncio.get_running_loop()
+        for wake in (waiter.wake_now, waiter.wake_soon, waiter.wake_now):
+            loop.call_soon(wake)
+            await waiter
+            loop.call_soon(waiter.fail, KeyError())
+            with pytest.raises(KeyError):
                 await waiter
-            except KeyError:
-                assert number == 1
 
     asyncio.run(main())
 
