@@ -13,7 +13,6 @@ import json
 import re
 import shlex
 import subprocess
-import sys
 import tomllib
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -24,6 +23,7 @@ import pytest
 import yaml
 
 import tricklecast.trickle.errors
+from tests.support.forked import python
 from tricklecast import media, publisher, subscriber
 from tricklecast.app.cli import COMMANDS, load
 from tricklecast.publisher.client import WriterOptions
@@ -70,7 +70,7 @@ def site(tmp_path_factory: pytest.TempPathFactory) -> Path:
     folder = tmp_path_factory.mktemp("site")
     strict = ["--fail-on-warning", "--keep-going", "-q"]
     command = [
-        sys.executable,
+        python(),
         "-c",
         QUICK_SPHINX,
         *strict,

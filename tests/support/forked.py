@@ -296,7 +296,11 @@ LATE = (
 """What libraries import when they are first used, and so each fork otherwise: a third of what a command takes."""
 
 LATE_OF_COMMANDS = (
+    "duckdb",
+    "pyarrow",
     "pytest",  # for programs that call functions of test modules
+    "tricklecast.analytics.cli.watch",
+    "tricklecast.analytics.watch.run",
     "tricklecast.app.cluster.member",
     "tricklecast.app.tools.stress.runner",
     "tricklecast.publisher.ingest.sessions",

@@ -6,6 +6,7 @@ import os
 import random
 import signal
 import statistics
+import subprocess
 import sys
 import time
 from collections.abc import Iterator
@@ -36,6 +37,10 @@ class Streaming(Process):
         self.logs.mkdir()
         state = ["--state", str(folder / "state"), "--interval", f"{INTERVAL_S}", "--start", "earliest", "--json"]
         self.command = self._command = [sys.executable, "-m", "tricklecast", "storms", "stream", str(self.logs), *state]
+
+    def kill(self, process: subprocess.Popen[bytes]) -> None:
+        """It is no fork."""
+        process.kill()
 
     def put(self, name: str, lines: list[str]) -> None:
         """Adds a file, whole."""

@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import json
+import os
 import random
 import signal
 import socket
 import subprocess
-import sys
 import time
 from collections.abc import Callable
 from pathlib import Path
@@ -17,7 +17,7 @@ import pytest
 from typer.testing import CliRunner
 
 from tests.analytics.watch.made import append, line, loop
-from tests.support.forked import forked
+from tests.support.forked import command_of, forked
 from tests.support.waiting import WITHIN_S
 from tricklecast.analytics.watch.alerts import is_first
 from tricklecast.app.cli import cli
@@ -35,7 +35,7 @@ class Process:
     def __init__(self, folder: Path, *options: str) -> None:
         self.log, self._out, self._err = (folder / name for name in ("access.jsonl", "out", "err"))
         self.log.touch()
-        self._command = [sys.executable, "-m", "tricklecast", "storms", "watch", str(self.log), "--json", *options]
+        self._command = forked("storms", "watch", self.log, "--json", *options)
         self._process: subprocess.Popen[bytes] | None = None
 
     def start(self) -> None:
@@ -63,8 +63,15 @@ class Process:
     def end(self, number: int = signal.SIGTERM) -> int:
         """Ends it."""
         assert self._process is not None
-        self._process.send_signal(number)
+        if number == signal.SIGKILL:
+            self.kill(self._process)
+        else:
+            self._process.send_signal(number)
         return self._process.wait(self.wait_s)
+
+    def kill(self, process: subprocess.Popen[bytes]) -> None:
+        """Kills the fork, and not only its relay."""
+        os.kill(command_of(process.pid), signal.SIGKILL)
 
     def news(self) -> list[dict[str, Any]]:
         """What it told, the whole lines."""
@@ -128,7 +135,7 @@ def killed_at_random(folder: Path, kills: int, seed: int) -> None:
         began = time.monotonic()
         # A storm in two parts, so that some kills come between them.
         append(process.log, loop(6, 10.0 * number, client=f"client-{number}", channel=f"channel-{number}"))
-        until = began + rng.uniform(0.3, 1.6)
+        until = began + rng.uniform(0.1, 1.2)
         while time.monotonic() < until:
             time.sleep(0.005)
         append(process.log, loop(6, 10.0 * number + 0.3, client=f"client-{number}", channel=f"channel-{number}"))
