@@ -357,7 +357,7 @@ def three_languages(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A film with three tracks of sound, which only say that their languages differ."""
     one, path = (tmp_path_factory.mktemp("film") / name for name in ("one.mp4", "film.mkv"))
     ffmpeg = ("ffmpeg", "-v", "error")
-    picture = ("-f", "lavfi", "-i", "testsrc=size=320x180:rate=25:duration=60")
+    picture = ("-f", "lavfi", "-i", "testsrc=size=160x90:rate=25:duration=60")
     sound = ("-f", "lavfi", "-i", "sine=sample_rate=48000:duration=60")
     codecs = ("-c:v", "libx264", "-preset", "ultrafast", "-pix_fmt", "yuv420p", "-g", "25", "-c:a", "aac")
     subprocess.run([*ffmpeg, *picture, *sound, *codecs, str(one)], check=True, timeout=60)
