@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from dataclasses import replace
 from random import Random
 
 import httpx
@@ -342,10 +343,10 @@ def test_numbers_that_were_given_up_are_leapt_over() -> None:
     assert plan.on_post(others[2], answer(470, Latest=6), HALF) == RetryAfter(0.25)
     plan.numbering.settle(ticket.seq, closed=False)
     plan.numbering.settle(others[0].seq, closed=False)
-    assert plan.before_request(others[2].again()) == others[2]._replace(attempt=2, confirmed=5)
-    assert plan.before_request(others[1]) == others[1]._replace(reset=True, confirmed=5)
+    assert plan.before_request(others[2].again()) == replace(others[2], attempt=2, confirmed=5)
+    assert plan.before_request(others[1]) == replace(others[1], reset=True, confirmed=5)
     plan.numbering.settle(others[1].seq, closed=False)
-    assert plan.before_request(others[2].again()) == others[2]._replace(attempt=2, reset=True, confirmed=5)
+    assert plan.before_request(others[2].again()) == replace(others[2], attempt=2, reset=True, confirmed=5)
     unknown = Plan(8, rng=TopRandom())
     unknown.numbering.settle(take(unknown).seq, closed=False)
     assert unknown.before_request(take(unknown)) == Ticket(9, ".2")
@@ -553,7 +554,7 @@ def test_the_position_is_asked_for_after_a_lost_connection() -> None:
     assert plan.on_post(ahead, lost(connected=False), IDLE) == RetryAfter(0.25)
     assert located(plan, answer(200, Latest=7, Epoch=1)) == Advance()
     assert not plan.uncertain
-    assert plan.before_request(ticket.again(exposed=True)) == ticket.again(exposed=True)._replace(epoch=1)
+    assert plan.before_request(ticket.again(exposed=True)) == replace(ticket.again(exposed=True), epoch=1)
 
 
 def test_the_position_is_asked_for_when_segments_come_too_fast() -> None:
@@ -879,7 +880,7 @@ class TestEpoch:
             again = plan.before_request(later)
             assert isinstance(again, Ticket)
             assert (again.epoch, plan.uncertain) == (3, False)
-            late = later._replace(epoch=2, renewals=plan.numbering.renewals)
+            late = replace(later, epoch=2, renewals=plan.numbering.renewals)
             assert isinstance(plan.on_post(late, answer(409, Epoch=3, Life="me:0"), HALF), RetryAfter)
             assert not plan.uncertain
 

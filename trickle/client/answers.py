@@ -145,9 +145,8 @@ class Answer:
                 known[name] = text
         for name in twice:
             del known[name]
-        detail = ""
-        location = others.get("location", "") if 300 <= status < 400 else ""
-        if location:
+        detail = location = ""
+        if 300 <= status < 400 and (location := others.get("location", "")):
             detail = f"it redirects to {wire.redacted(location)[:DETAIL_CHARS]}: use that URL instead"
         empty = others.get("content-length") == "0"
         coding = others.get("content-encoding", "").lower()

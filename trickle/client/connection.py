@@ -39,8 +39,9 @@ from __future__ import annotations
 import ssl
 from abc import abstractmethod
 from collections.abc import AsyncIterator, Callable, Container
+from dataclasses import dataclass
 from time import monotonic
-from typing import Final, NamedTuple, Protocol
+from typing import Final, Protocol
 
 import anyio
 import anyio.lowlevel
@@ -124,7 +125,8 @@ class LiveBody:
         raise NotImplementedError("this body cannot be read")
 
 
-class RawRequest(NamedTuple):
+@dataclass(slots=True)
+class RawRequest:
     """A request, ready to be sent.
 
     Attributes:
@@ -357,11 +359,15 @@ class Connection:
             self._second = BackgroundTask(lambda: self._write_on(body))
 
     def _write(self, parts: list[bytes]) -> bool:
-        if self._unsent or self._flushing or self.stream is not self._tcp:
+        tcp = self._tcp
+        if self._unsent or self._flushing or self.stream is not tcp:
             self._unsent = b"".join([self._unsent, *parts])
         elif parts:
-            self._unsent = self._tcp.send_now(parts)
-        self._cut_short |= self._tcp.peer_stopped_reading
+            rest = tcp.send_now(parts)
+            if not (rest or tcp.peer_stopped_reading):
+                return True
+            self._unsent = rest
+        self._cut_short |= tcp.peer_stopped_reading
         return not (self._unsent or self._flushing or self._cut_short)
 
     async def flush(self, write_s: float | None) -> bool:

@@ -12,8 +12,9 @@ from __future__ import annotations
 
 import re
 from collections.abc import Collection
+from dataclasses import dataclass
 from functools import lru_cache
-from typing import Final, NamedTuple
+from typing import Final
 
 MAX_HEAD: Final = 65536
 """Longest head of a response, in bytes (nginx's limit is 32 KiB, uvicorn's 64 KiB)."""
@@ -43,7 +44,8 @@ class InvalidHead(Exception):
     """The head breaks the rules of HTTP."""
 
 
-class ResponseHead(NamedTuple):
+@dataclass(slots=True)
+class ResponseHead:
     """The status line and the headers of a response.
 
     Attributes:

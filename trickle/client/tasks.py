@@ -45,10 +45,12 @@ _TASKS: Final[set[asyncio.Task[None]]] = set()
 class Notifier:
     """Wakes the tasks that wait for something to change. While no task waits, :meth:`notify` costs next to nothing."""
 
-    # Each segment has two of these: without __init__ they are made in a third of the time.
-    _waiting: tuple[Waiter, ...] = ()  # of the tasks of asyncio that wait now
-    _spare: Waiter | None = None  # for the next one
-    _event: anyio.Event | None = None  # for those of trio
+    __slots__ = ("_event", "_spare", "_waiting")
+
+    def __init__(self) -> None:
+        self._waiting: tuple[Waiter, ...] = ()  # of the tasks of asyncio that wait now
+        self._spare: Waiter | None = None  # for the next one
+        self._event: anyio.Event | None = None  # for those of trio
 
     async def wait(self) -> None:
         """Wait for the next :meth:`notify`."""

@@ -305,7 +305,7 @@ class TrickleClient:
         root = url.find("/", url.find("//") + 2)
         token = None if auth is None else auth.token
         try:
-            origin, lines = self._lines(url[:root], tuple(headers.items()), token, body is not None)
+            origin, lines = self._lines(url[:root], tuple(headers.items()), token, body is not None, key != "")
             line = request_line(method.encode(), url[root:].encode())
             if key:
                 line += header_line(_KEY, key.encode())
@@ -318,13 +318,19 @@ class TrickleClient:
 
 
 def _lines(
-    usual: Mapping[str, str], root: str, headers: tuple[tuple[str, str], ...], token: str | None, has_body: bool
+    usual: Mapping[str, str],
+    root: str,
+    headers: tuple[tuple[str, str], ...],
+    token: str | None,
+    has_body: bool,
+    has_key: bool,
 ) -> tuple[Origin, bytes]:
     """The server of a request, and the lines of its head that a later request may have, too.
 
     Args:
         usual: headers of all requests. headers: of this one, which replace them.
         root: ``scheme://host:port``.
+        has_key: ``Idempotency-Key`` is none of them, since the request has its own.
     """
     origin, host = origin_of(root)
     fields = {b"host": header_line(b"Host", host)}
@@ -332,4 +338,6 @@ def _lines(
         fields[name.lower().encode()] = header_line(name.encode(), value.encode())
     if has_body:
         fields[b"transfer-encoding"] = b"Transfer-Encoding: chunked\r\n"
+    if has_key:
+        fields.pop(_KEY.lower(), None)
     return origin, b"".join(fields.values())

@@ -639,7 +639,7 @@ def test_a_plain_request_takes_the_short_way() -> None:
 
 @pytest.mark.parametrize("auth", [None, ("user", "secret")], ids=["plain", "httpx"])
 def test_a_request_may_have_a_key_of_its_own(auth: tuple[str, str] | None) -> None:
-    """The next request has another one, or none."""
+    """It goes before the client's; the next request has another one, or the client's."""
 
     async def main() -> None:
         heads: list[Head] = []
@@ -649,10 +649,11 @@ def test_a_request_may_have_a_key_of_its_own(auth: tuple[str, str] | None) -> No
                 heads.append(await peer.head())
                 await peer.answer(200)
 
-        async with fake_server(script) as server, TrickleClient(auth=auth) as http:
+        usual = {"Idempotency-Key": "usual"}
+        async with fake_server(script) as server, TrickleClient(auth=auth, headers=usual) as http:
             for key in ("a.1", "a.2", ""):
                 assert isinstance(await exchange(http, "POST", f"{server.base}/c/1", {"X": "y"}, key=key), Answer)
-        assert [head.headers.get("idempotency-key") for head in heads] == ["a.1", "a.2", None]
+        assert [head.headers.get("idempotency-key") for head in heads] == ["a.1", "a.2", "usual"]
         assert [head.headers["x"] for head in heads] == ["y"] * 3
 
     run(main())
