@@ -219,11 +219,15 @@ class Body:
     def let_go_of(self, count: int) -> None:
         """Hold the chunks below this number no more: the body cannot be sent again."""
         size = 0
-        while self._let_go < count:
-            size += len(self._chunks.popleft()) + CHUNK_OVERHEAD
-            self._let_go += 1
-            self.held = False
+        if count == self.count:
+            size = self._held_bytes
+            self._chunks.clear()
+        else:
+            for _ in range(self._let_go, count):
+                size += len(self._chunks.popleft()) + CHUNK_OVERHEAD
         if size:
+            self.held = False
+            self._let_go = count
             self._held_bytes -= size
             self._buffer.give_back(size)
 

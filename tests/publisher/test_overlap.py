@@ -337,7 +337,7 @@ def test_tasks_get_room_in_the_order_in_which_they_asked() -> None:
     """However many wait: only the next one is woken by an answer, so that thousands do not hold each other up."""
 
     async def main() -> None:
-        trickle = Trickle()
+        trickle = Slow(0, 1)
         seqs: dict[int, int] = {}
         async with fake_server(trickle) as server, publisher(server, start=0) as pub:
             pub._segments.most = 2
@@ -349,6 +349,8 @@ def test_tasks_get_room_in_the_order_in_which_they_asked() -> None:
                 for number in range(300):
                     tasks.start_soon(publish, number)
                 await until(lambda: len(pub._segments._entering) == 298)
+                for answer in trickle.answer.values():
+                    answer.set()
         assert seqs == {number: number for number in range(300)}
 
     run(main())
