@@ -227,7 +227,8 @@ class Subscriber:
         self._segment: Segment | None = None
         self._next: Preconnect | None = None
         self._hold_s = 0.0
-        self._position = begin.place
+        self._place = begin.place  # where it was told to begin, or found that it does
+        self._begun: Advance | None = None  # the last segment that was handed out since then
         self._stop: Stop | None = None
         self._ended = False
         self._error: Exception | None = None
@@ -243,7 +244,8 @@ class Subscriber:
 
         A segment that is being read counts as handed out; its own :attr:`Segment.position` reads it again.
         """
-        return self._position
+        begun = self._begun
+        return self._place if begun is None else Position(begun.seq + 1, begun.epoch, begun.life)
 
     @property
     def missed_at_end(self) -> int:
@@ -347,32 +349,30 @@ class Subscriber:
             raise anyio.BusyResourceError("iterating over")
         self._is_iterated = True
         try:
-            return await self._advance()
+            self._check_open()
+            if self._segment is not None:
+                await self._segment.aclose()
+            if self._error is not None:
+                raise self._error
+            if self._ended:
+                raise StopAsyncIteration
+            if self._stop is not None:
+                raise self._failed(self._stop.error)
+            pending = await self._settled()
+            try:
+                outcome = pending.outcome
+            except Exception as unexpected:
+                # Not an answer of a server, so that repeating the request would be a blind guess.
+                self._failed(unexpected)
+                raise
         finally:
             self._is_iterated = False
-
-    async def _advance(self) -> Segment:
-        self._check_open()
-        if self._segment is not None:
-            await self._segment.aclose()
-        if self._error is not None:
-            raise self._error
-        if self._ended:
-            raise StopAsyncIteration
-        if self._stop is not None:
-            raise self._failed(self._stop.error)
-        pending = await self._settled()
-        try:
-            outcome = pending.outcome
-        except Exception as unexpected:
-            # Not an answer of a server, so that repeating the request would be a blind guess.
-            self._failed(unexpected)
-            raise
         match outcome:
             case Advance() as begun:
-                return self._begun(begun, pending)
+                return self._advance(begun, pending)
             case End(gap):
-                first = 0 if self._position is None else self._position.seq
+                place = self.position
+                first = 0 if place is None else place.seq
                 self._missed_at_end, self._ended = gap, True
                 if gap:
                     self._monitor.emit(Gap(first, first + gap - 1, "ended"))
@@ -391,7 +391,8 @@ class Subscriber:
             await pending.over()
             if pending.abandoned:
                 await pending.abandon()  # waits until it is: one at a time
-            self._check_open()
+            if self._use is _Use.OVER:
+                self._check_open()  # raises
             self._next = None
             if not pending.abandoned:
                 return pending
@@ -399,15 +400,15 @@ class Subscriber:
     def _failed(self, error: Exception) -> Exception:
         self._error = error
         if isinstance(error, TrickleError) and error.resume is None and may_help(error):
-            error.resume = self._position
+            error.resume = self.position
         self._monitor.emit(Failed(error))
         return error
 
-    def _begun(self, begun: Advance, pending: Preconnect) -> Segment:
+    def _advance(self, begun: Advance, pending: Preconnect) -> Segment:
         assert pending.answer is not None
         assert self._fetcher is not None
         assert self._home is not None
-        self._position = Position(begun.seq + 1, begun.epoch, begun.life)
+        self._begun = begun
         self._segment = Segment(
             begun,
             pending.answer,
@@ -453,7 +454,7 @@ class Subscriber:
         target = Start.parse(start)
         self._check_open()
         self._hold_s = self._cursor.seek(target, self._runtime.rng, failed=self._error is not None)
-        self._position = target.place
+        self._place, self._begun = target.place, None
         self._stop, self._error, self._ended, self._missed_at_end = None, None, False, 0
         self._monitor.counts["seeks"] += 1
         with anyio.CancelScope(shield=True):
@@ -477,7 +478,8 @@ class Subscriber:
         return self._next
 
     def _resolved(self, seq: int) -> None:
-        self._position = self._position or Position(seq)
+        if self.position is None:
+            self._place = Position(seq)
 
 
 def may_help(error: TrickleError) -> bool:

@@ -134,18 +134,20 @@ class Preconnect:
     Attributes:
         delay_s: it is made after so many seconds.
         abandoned: the result is not wanted any more.
+        task: makes it.
+        result: the result, once it is there, and the answer that it is about.
     """
 
-    __slots__ = ("_changes", "_error", "_is_over", "_outcome", "_task", "abandoned", "answer", "delay_s")
+    __slots__ = ("_changes", "_error", "_is_over", "abandoned", "answer", "delay_s", "result", "task")
 
     def __init__(self, delay_s: float, changes: Notifier) -> None:
         self.delay_s = delay_s
         self.answer: Answer | None = None
         self.abandoned = False
-        self._outcome: Advance | End | Stop | None = None
+        self.result: Advance | End | Stop | None = None
         self._error: Exception | None = None
         self._is_over = False
-        self._task: BackgroundTask | None = None
+        self.task: BackgroundTask | None = None
         self._changes = changes  # is notified when it is over, and when the task is
 
     @property
@@ -158,25 +160,18 @@ class Preconnect:
         """
         if self._error is not None:
             raise self._error
-        if self._outcome is None and self._task is not None:
-            self._task.check()
-        assert self._outcome is not None
-        return self._outcome
-
-    def begin(self, task: BackgroundTask) -> None:
-        """A task is going to make it."""
-        self._task = task
+        if self.result is None and self.task is not None:
+            self.task.check()
+        assert self.result is not None
+        return self.result
 
     async def over(self) -> None:
         """Wait for the result. A cancelled wait changes nothing."""
-        assert self._task is not None
-        if self._is_over or self._task.is_over:
+        assert self.task is not None
+        if self._is_over or self.task.is_over:
             await anyio.lowlevel.checkpoint_if_cancelled()
-        while not (self._is_over or self._task.is_over):
+        while not (self._is_over or self.task.is_over):
             await self._changes.wait()
-
-    def settle(self, outcome: Advance | End | Stop, answer: Answer | None = None) -> None:
-        self._outcome, self.answer = outcome, answer
 
     def end(self, error: Exception | None = None) -> None:
         """Its task is done with it."""
@@ -187,8 +182,8 @@ class Preconnect:
         """Stop the task if it makes this one, wait for its end, and close the response. It may be called twice."""
         self.abandoned = True
         try:
-            if self._task is not None and not self._is_over:
-                await self._task.stop()
+            if self.task is not None and not self._is_over:
+                await self.task.stop()
         finally:
             if self.answer is not None:
                 await self.answer.body.aclose()
@@ -240,7 +235,7 @@ class Fetcher:
             self._task = BackgroundTask(self._work, self._changes)
         else:
             self._woken.notify()
-        pending.begin(self._task)
+        pending.task = self._task
         return pending
 
     async def stop(self) -> None:
@@ -289,7 +284,7 @@ class Fetcher:
                 seq=wanted.seq,
                 place=f"{shown(url.root)}: ",
                 auth=self.auth,
-                stays_open=_has_body(wanted),
+                stays_open=None if wanted.seq is None else _has_body,
             )
 
         found = await ask(
@@ -347,7 +342,7 @@ class Fetcher:
             if isinstance(outcome, Advance):
                 assert isinstance(found, Answer)
                 found.requested_at, found.answered_at = requested_at, self.runtime.now()
-                pending.settle(outcome, found)
+                pending.result, pending.answer = outcome, found
                 return None
         finally:
             if isinstance(found, Answer) and pending.answer is None:
@@ -359,7 +354,7 @@ class Fetcher:
     def _settled(self, pending: Preconnect, outcome: Decision) -> float | None:
         """After how many seconds to make another GET; ``None`` if there is none to make."""
         if isinstance(outcome, End | Stop):
-            pending.settle(outcome)
+            pending.result = outcome
             return None
         return outcome.delay_s
 
@@ -491,7 +486,7 @@ def is_same(answer: Answer, begun: Advance, size: int) -> bool:
     told_size, life = answer.natural(wire.SIZE), answer.life
     has_its_life = life is not None and life.name == begun.life
     return (
-        _has_body(Ask(begun.seq))(answer)
+        _has_body(answer)
         and answer.natural(wire.SEQ) == begun.seq
         and (answer.natural(wire.EPOCH) == begun.epoch or has_its_life)
         and not is_renumbered(answer, begun.epoch, begun.life, begun.seq + 1)
@@ -499,8 +494,6 @@ def is_same(answer: Answer, begun: Advance, size: int) -> bool:
     )
 
 
-def _has_body(ask: Ask) -> Callable[[Answer], bool]:
+def _has_body(answer: Answer) -> bool:
     """Whether the bytes of a segment may follow the head of an answer."""
-    return lambda answer: (
-        ask.seq is not None and answer.status == wire.Status.OK and not (answer.closed or answer.empty)
-    )
+    return answer.status == wire.Status.OK and not (answer.closed or answer.empty)

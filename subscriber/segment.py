@@ -231,7 +231,7 @@ class Segment:
                             self._no_fault, self._cut = True, self._lost("the read was cancelled")
                         raise
                     if not data and not await self._was_cut(body.trailer(wire.SIZE)):
-                        await self._end()
+                        await self._end(is_read=True)
                 if data and self._is_open:
                     self._received.add(data)
                     self._counts["bytes"] += len(data)
@@ -316,7 +316,7 @@ class Segment:
         error.resume = self.position
         return error
 
-    async def _end(self) -> None:
+    async def _end(self, *, is_read: bool = False) -> None:
         if not self._is_open:
             return
         self._is_open = False
@@ -328,4 +328,5 @@ class Segment:
                 self._monitor.emit(SegmentBroken(self.seq, self._received.size, self.broken))
             self._on_end(self)
         finally:
-            await self._answer.body.aclose()
+            if not is_read:  # a body closes itself at its end
+                await self._answer.body.aclose()

@@ -160,6 +160,7 @@ class Connection:
         release: takes the connection back after an exchange, or closes it.
 
     Attributes:
+        tcp: the socket.
         reused: the connection has carried an exchange before this one.
         body_begun: a chunk of the request's body was written: the request must not be sent once more.
     """
@@ -177,7 +178,7 @@ class Connection:
         self._answering = answering
         self.reused = False
         self.stream = stream
-        self._tcp = tcp
+        self.tcp = tcp
         # The request.
         self._unsent: bytes | memoryview = b""  # written by the caller, not yet taken by the kernel
         self._flushing = False  # flush() is sending; stays true if it was cancelled, as bytes are lost then
@@ -208,15 +209,11 @@ class Connection:
     @property
     def unacknowledged(self) -> int:
         """Bytes written that the server has not received yet."""
-        return self._tcp.unacknowledged
-
-    def limit_silence(self, read_s: float | None) -> None:
-        """Let a read, also a present one, wait for bytes of the response for ``read_s`` seconds; ``None``: for ever."""
-        self._tcp.limit_wait(read_s)
+        return self.tcp.unacknowledged
 
     def is_usable(self) -> bool:
         """Whether this idle connection may carry another request."""
-        return monotonic() < self._expires_at and self._tcp.is_silent()
+        return monotonic() < self._expires_at and self.tcp.is_silent()
 
     def start_next(self, keepalive_s: float) -> bool:
         """Prepare for another request; ``False`` if the last exchange does not allow one: close the connection then."""
@@ -231,7 +228,7 @@ class Connection:
 
     def close(self) -> None:
         """Close the connection at once. A task that waits for it gets an error."""
-        self._tcp.close()
+        self.tcp.close()
 
     async def exchange(self, request: RawRequest) -> ResponseBody:
         """Send a request and wait for the final response's head. By then its body is over, or is written no more.
@@ -246,7 +243,7 @@ class Connection:
         """
         body = self._live = request.body
         self._write_s, self._read_s = request.write_s, request.read_s
-        self._tcp.receive_s = None if body is not None else self._read_s
+        self.tcp.receive_s = None if body is not None else self._read_s
         has_left = self.write_head(request.head, request.body_bytes)
         if body is None and not self._request_over:
             has_left = self.end()  # an empty body
@@ -269,7 +266,7 @@ class Connection:
                 body.detach()
                 if self._second is not None:
                     await self._second.stop()
-        self._tcp.receive_s = self._read_s
+        self.tcp.receive_s = self._read_s
         return response
 
     async def _write_on(self, body: LiveBody) -> None:
@@ -289,7 +286,7 @@ class Connection:
         if self._request_over and self._live is not None and self._read_s is not None:
             self._unacknowledged = 0 if self._written <= SMALL else self.unacknowledged
             self._due_at = monotonic() + self._read_s
-            self._tcp.limit_wait(self._read_s)  # of the present wait, too
+            self.tcp.limit_wait(self._read_s)  # of the present wait, too
 
     # The request. Each write goes as far as the kernel has room, without waiting and without copying a body's bytes. It
     # returns whether the kernel has taken everything.
@@ -359,7 +356,7 @@ class Connection:
             self._second = BackgroundTask(lambda: self._write_on(body))
 
     def _write(self, parts: list[bytes]) -> bool:
-        tcp = self._tcp
+        tcp = self.tcp
         if self._unsent or self._flushing or self.stream is not tcp:
             self._unsent = b"".join([self._unsent, *parts])
         elif parts:
@@ -378,7 +375,7 @@ class Connection:
         Raises:
             faults.WriteTimeout: the server has received nothing for ``write_s`` seconds.
         """
-        self._tcp.stall_s = write_s
+        self.tcp.stall_s = write_s
         while self._unsent:
             unsent, self._unsent = self._unsent, b""
             self._flushing = True
@@ -387,7 +384,7 @@ class Connection:
             except TimeoutError as error:
                 raise faults.WriteTimeout(f"the server has read nothing for {write_s:g} s") from error
             self._flushing = False
-        self._cut_short |= self._tcp.peer_stopped_reading
+        self._cut_short |= self.tcp.peer_stopped_reading
         return not self._cut_short
 
     # The response.
@@ -410,7 +407,7 @@ class Connection:
             if found is None:
                 self._searched = len(self._head_bytes)
                 if self._due_at is not None:
-                    self._tcp.receive_s = max(0.0, self._due_at - monotonic())
+                    self.tcp.receive_s = max(0.0, self._due_at - monotonic())
                 try:
                     data = await self.stream.receive()
                 except READ_ERRORS as error:
@@ -452,7 +449,7 @@ class Connection:
             return faults.ReadTimeout(
                 f"no answer within {self._read_s:g} s"
                 if self._body is None
-                else f"no byte for {self._tcp.receive_s:g} s"
+                else f"no byte for {self.tcp.receive_s:g} s"
             )
         if not isinstance(error, anyio.EndOfStream):
             why = "the connection broke"
@@ -460,7 +457,7 @@ class Connection:
             why = "the connection was closed in the middle of an answer"
         else:
             known = self._answered or self.origin in self._answering
-            plain = self.stream is self._tcp and not known
+            plain = self.stream is self.tcp and not known
             hint = " (a port for TLS does so: then the URL has to begin with https://)" if plain else ""
             why = f"the server closed the connection without an answer{hint}"
         return faults.ReadError(why) if self._answered else NoAnswer(why)
@@ -491,9 +488,11 @@ class ResponseBody:
         self._chunks = 0  # chunks since the last pause
 
     def limit_silence(self, read_s: float | None) -> None:
-        """Make later reads raise ``ReadTimeout`` when no byte comes for ``read_s`` seconds."""
+        """Make reads, also a present one, raise ``ReadTimeout`` when no byte comes for ``read_s`` seconds; ``None``:
+        never.
+        """
         if self._connection is not None:
-            self._connection.limit_silence(read_s)
+            self._connection.tcp.limit_wait(read_s)
 
     def trailer(self, name: str) -> str | None:
         """Return the value of a trailer; ``None`` if the server sent no such trailer, or its end has not come."""
