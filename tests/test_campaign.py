@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import os
 from collections import Counter
 from dataclasses import replace
 from pathlib import Path
@@ -11,12 +12,16 @@ from typing import Any
 import pytest
 
 from benchmarks.campaign.checker import Story, judge
-from benchmarks.campaign.cluster import Happened
+from benchmarks.campaign.cluster import Happened, Node
 from benchmarks.campaign.faults import Fault, Kind, draw
 from benchmarks.campaign.http import Answer
 from benchmarks.campaign.load import Delete, Found, Read, Record, Write
 from benchmarks.campaign.run import Outcome, Plan, campaign
 from benchmarks.servers import ROOT
+from tests.support.fixtures import forks
+from tests.support.forked import command_of
+
+__all__ = ["forks"]
 
 BODY = b"x " * 10
 
@@ -29,8 +34,19 @@ def run(folder: Path, plan: Plan) -> Outcome:
     return outcome
 
 
-def test_a_schedule_keeps_every_promise(tmp_path: Path) -> None:
+@pytest.mark.usefixtures("forks")
+def test_a_schedule_keeps_every_promise(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """A node is killed, another one stands still; what the quorum has acknowledged is there, and all nodes agree."""
+    start = Node.start
+
+    async def start_fork(node: Node) -> None:
+        """What is sent to the node reaches the fork, and not only its relay."""
+        await start(node)
+        assert node.process is not None
+        pid = node.process.pid
+        monkeypatch.setattr(node.process, "send_signal", lambda number: os.kill(command_of(pid), number))
+
+    monkeypatch.setattr(Node, "start", start_fork)
     kinds = Kind.KILL, Kind.FREEZE
     outcome = run(tmp_path, Plan(schedules=range(1), seed=1, seconds=1.0, ack="quorum", kinds=kinds, root=ROOT))
     assert set(outcome.faults) == {"node killed", "node frozen"}
