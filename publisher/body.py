@@ -24,7 +24,7 @@ from tricklecast.trickle.client.tasks import Notifier
 CHUNK_OVERHEAD: Final = 64
 """Counted on top of each chunk's bytes: about what CPython needs to keep it, so that small ones cannot add up."""
 
-BURST: Final = 16
+BURST: Final = 32
 """After so many chunks other tasks get their turn: a millisecond, for chunks of 64 KiB."""
 
 
