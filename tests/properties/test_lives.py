@@ -53,7 +53,8 @@ class Reader:
     """A subscriber, with what it holds.
 
     Attributes:
-        got: the newest form of each segment that it has read. told: whether it was told of a new numbering.
+        got: the newest form of each segment that it has read. told: whether it was told of a new numbering. at: the
+            highest seq for which it has asked in the present one.
         is_lost: it follows a numbering that the server has lost with all of it.
     """
 
@@ -63,6 +64,7 @@ class Reader:
         self.reads_all = reads_all
         self.got: dict[int, str] = {}
         self.told = self.is_lost = False
+        self.at = 0
 
 
 class Stored:
@@ -201,6 +203,7 @@ class LivesMachine(RuleBasedStateMachine):
         for _ in range(most):
             ask = reader.cursor.ask()
             assert ask.seq is not None
+            reader.at = max(reader.at, ask.seq)
             found = self.registry.resolve("c", ask.seq)
             if ask.life is not None and not isinstance(found, Refusal):
                 found = self.registry.channels["c"].renumbered(ask.life, ask.seq, found) or found
@@ -217,14 +220,13 @@ class LivesMachine(RuleBasedStateMachine):
     def take(self, reader: Reader, segment: Advance) -> None:
         reader.cursor.finished()
         if segment.restarted:
-            below = {seq: data for seq, data in self.content.items() if seq <= max(reader.got, default=-1)}
-            changed = any(reader.got.get(seq) != data for seq, data in below.items())
+            changed = any(seq < reader.at and reader.got.get(seq) != data for seq, data in self.content.items())
             first = segment.seq - segment.gap
             has_hole = any(seq not in self.content for seq in range(first, segment.seq))  # of a segment that is lost
             is_known = self.all_named and not (reader.is_lost or has_hole)
             assert changed or not is_known, "a numbering that goes on does not begin anew"
             reader.got = {seq: data for seq, data in reader.got.items() if reader.reads_all and seq < first}
-            reader.told = True
+            reader.told, reader.at = True, 0
         if not segment.empty:
             reader.got[segment.seq] = self.content[segment.seq]
 
@@ -234,8 +236,8 @@ class LivesMachine(RuleBasedStateMachine):
         for number, reader in enumerate(self.readers):
             assert self.requests(reader, 500)
             channel = self.registry.channels.get("c")
-            if channel is None or reader.cursor.ask().seq != channel.next_seq:
-                continue  # it waits for what was lost, and hears more then
+            if channel is None or reader.cursor.ask().seq != channel.next_seq or reader.cursor._restarted:
+                continue  # it waits for what was lost, or is told with its next segment
             wanted = self.content if reader.reads_all else self.content.keys() & reader.got.keys()
             wrong = {seq: (reader.got.get(seq), self.content[seq]) for seq in wanted}
             wrong = {seq: (got, there) for seq, (got, there) in wrong.items() if got != there}
