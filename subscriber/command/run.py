@@ -117,8 +117,12 @@ class _Run:
         self._times = Timetable(request.url, request.tls, request.auth)
         self._wanted_to: tuple[int, int] | None = None  # epoch and seq of the last segment of --until, once it is known
         self._is_over = False  # nothing that begins from now on is wanted
+        until = request.until
+        # The time of --until, if it is to come, and whether it has passed and the server was asked for that segment.
+        self._ends_at = until.at if until is not None and until.at is not None and until.at > time.time() else None
+        self._was_asked = anyio.Event()
         self._limit = anyio.CancelScope()  # of the time in which segments are read
-        self._takes = False  # a segment, and tells of it
+        self._takes = False  # a segment, and decides whether another one is wanted
 
     async def run(self) -> SubscriberStatistics:
         try:
@@ -204,24 +208,30 @@ class _Run:
         return not self._is_over
 
     async def _watch_end(self) -> None:
-        """If --until is to come, wait for it and find the last segment; end the run if that was read already."""
-        until = self._request.until
-        if until is None or until.at is None or until.at <= time.time():
+        """If --until is to come, wait for it and find the last segment; end a wait for one that is behind it."""
+        if self._ends_at is None:
             return
-        await anyio.sleep(until.at - time.time())
+        while (wait_s := self._ends_at - time.time()) > 0:  # noqa: ASYNC110 - the system's clock may be set meanwhile
+            await anyio.sleep(min(wait_s, 1.0))
         with suppress(TrickleError):  # the server does not say: then it is the one that is being read
-            last, answer = await self._times.last(until)
+            last, answer = await self._times.last(Moment(at=self._ends_at))
             self._wanted_to = answer.epoch, -1 if last is None else last.seq
-        following = None if self._subscriber is None else self._subscriber.position
+        self._was_asked.set()
+        if self._subscriber is None or self._takes:
+            return  # it is decided before the first segment, or behind the present one
+        following = self._subscriber.position
         if following is not None and self._wanted_to is not None and following.epoch is not None:
             self._is_over = (following.epoch, following.seq) > self._wanted_to
         else:
             self._is_over = True
-        if self._is_over and not self._takes:
+        if self._is_over:
             self._limit.cancel()
 
-    def _is_last(self, segment: Segment, *, read: bool) -> bool:
+    async def _is_last(self, segment: Segment, *, read: bool) -> bool:
         """Whether no segment behind this one is wanted, or this one neither, unless it was read already."""
+        if self._ends_at is not None and time.time() >= self._ends_at:
+            await self._was_asked.wait()
+            self._is_over = self._wanted_to is None
         if self._wanted_to is not None and not self._is_over:
             epoch, seq = self._wanted_to
             if segment.epoch == epoch:
@@ -246,13 +256,13 @@ class _Run:
         self._progress.statistics = subscriber.statistics
         async with subscriber:
             async for segment in subscriber:
-                if self._is_last(segment, read=False):
-                    return
                 self._takes = True
-                await self._take(segment)
-                self._takes = False
-                if self._is_last(segment, read=True):
+                if await self._is_last(segment, read=False):
                     return
+                await self._take(segment)
+                if await self._is_last(segment, read=True):
+                    return
+                self._takes = False
         if missed := subscriber.missed_at_end:
             await self._report.tell("gap", missed=missed, before=None)
         await self._output.ended(subscriber.missed_at_end)

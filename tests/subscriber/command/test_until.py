@@ -9,6 +9,7 @@ from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import contextmanager
 from datetime import datetime
 from pathlib import Path
+from threading import Event
 from typing import Any
 
 import anyio
@@ -20,7 +21,7 @@ from tests.subscriber.fake import run as in_loop
 from tests.support.local import LocalServer, local_server
 from tests.support.waiting import WITHIN_S, eventually
 from tricklecast.subscriber.archive import read_index
-from tricklecast.subscriber.command.moments import Moment
+from tricklecast.subscriber.command.moments import Answer, Listed, Moment, Timetable
 from tricklecast.subscriber.command.run import Report, Request, run
 from tricklecast.trickle.errors import TrickleError
 from tricklecast.trickle.terminal import Screen
@@ -90,15 +91,39 @@ def test_a_time_to_come_ends_with_the_segment_that_is_on_its_way(server: LocalSe
     """Which is read to its end; the next one is not."""
     with server.client() as target:
         channel = target.channel("open").publish(0, b"a")
+        post, _ = channel.started(1, b"b1 ")
         at = time.time() + 1.0
         with receiving(url(server, "open"), tmp_path / "x", start="earliest", until=Moment(at=at)) as over:
-            post, _ = channel.started(1, b"b1 ")
             eventually(lambda: time.time() > at)
             assert not over.done()
             post.chunk(b"b2").end().stored(seq=1)
             channel.publish(2, b"c")
             assert "the next one is 2@1" in over.result(WITHIN_S)
         assert (tmp_path / "x").read_bytes() == b"ab1 b2"
+
+
+def test_no_segment_is_taken_before_the_server_has_named_the_last_one(
+    server: LocalServer, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Though others come while it is asked."""
+    published, last_of = Event(), Timetable.last
+
+    async def last(timetable: Timetable, until: Moment) -> tuple[Listed | None, Answer]:
+        await anyio.to_thread.run_sync(published.wait)
+        return await last_of(timetable, until)
+
+    monkeypatch.setattr(Timetable, "last", last)
+    with server.client() as target:
+        channel = target.channel("slow").publish(0, b"a")
+        post, _ = channel.started(1, b"b")
+        at = time.time() + 1.0
+        with receiving(url(server, "slow"), tmp_path / "x", start="earliest", until=Moment(at=at)) as over:
+            eventually(lambda: time.time() > at)
+            post.end().stored(seq=1)
+            channel.publish(2, b"c", b"d", b"e")
+            published.set()
+            assert "the next one is 2@1" in over.result(WITHIN_S)
+        assert (tmp_path / "x").read_bytes() == b"ab"
 
 
 @pytest.mark.parametrize("start", ["earliest", "next"])
