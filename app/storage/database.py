@@ -341,8 +341,8 @@ class Database:
             self._check_files()
             try:
                 self._sql = self._connected()
-            except sqlite3.DatabaseError as error:
-                if not _is_damage(error):
+            except (sqlite3.DatabaseError, UnicodeDecodeError) as error:  # it may tell the damage, in damaged words
+                if isinstance(error, sqlite3.Error) and not _is_damage(error):
                     raise
                 self._repaired.append(f"{_DATABASE} cannot be read ({error}): set aside as {self._set_aside()}")
                 self._sql = self._connected()
@@ -589,11 +589,31 @@ class Database:
                 sql.executescript(f"BEGIN IMMEDIATE; {_TABLES} PRAGMA user_version = {SCHEMA}; COMMIT;")
             for table in (_PLAYLISTS, _NUMBERINGS, _COPIES):
                 sql.execute(table)
+            self._restore_definitions(sql)
             self._inode = path.stat().st_ino  # of the open database
         except BaseException:
             sql.close()
             raise
         return sql
+
+    def _restore_definitions(self, sql: sqlite3.Connection) -> None:
+        """Write the definitions of tables anew whose columns have got other names by damage.
+
+        Their rows are where they were. But Python reads no row of a column whose name is no UTF-8, and a column more or
+        less shifts what a row means.
+        """
+        columns = "SELECT CAST(name AS BLOB) FROM pragma_table_info(?)"
+        with closing(sqlite3.connect(":memory:")) as right:
+            right.executescript(f"{_TABLES} {_PLAYLISTS}; {_NUMBERINGS}; {_COPIES};")
+            for name, text in right.execute("SELECT name, sql FROM sqlite_master WHERE type = 'table'").fetchall():
+                found = sql.execute(columns, [name]).fetchall()
+                if found and found != right.execute(columns, [name]).fetchall():
+                    sql.execute("PRAGMA writable_schema = ON")
+                    sql.execute("UPDATE sqlite_master SET sql = ? WHERE type = 'table' AND name = ?", [text, name])
+                    sql.execute("PRAGMA writable_schema = RESET")
+                    self._repaired.append(
+                        f"{_DATABASE}: the definition of the table {name} was damaged, and is restored"
+                    )
 
     def _write(self, append: Append) -> int:
         """Write bytes to their file, and update the checksum. Returns the file's descriptor."""

@@ -129,6 +129,23 @@ def test_a_salvaged_database_has_the_numberings(folder: Path) -> None:
     assert (folder / "journal.sqlite.damaged-1").exists()
 
 
+@pytest.mark.parametrize(
+    ("words", "at", "bit"),
+    [(b"opened_us INTEGER", 0, 7), (b"next_seq INTEGER,\n", 16, 3), (b"began_at", 5, 7), (b"lives TEXT", 1, 7)],
+)
+def test_a_damaged_definition_of_a_table_costs_nothing(
+    folder: Path, written: Path, tmp_path: Path, words: bytes, at: int, bit: int
+) -> None:
+    """Neither a name that is no UTF-8, nor a comma that is none any more: the rows are where they were."""
+    whole = contents(Path(shutil.copytree(written, tmp_path / "whole")))
+    flip(folder / "journal.sqlite", (folder / "journal.sqlite").read_bytes().index(words) + at, bit)
+    found = contents(folder)
+    assert (found.segments, found.channels, found.index) == (whole.segments, whole.channels, whole.index)
+    assert found.server_starts == whole.server_starts
+    assert "was damaged, and is restored" in "".join(found.damaged)
+    assert contents(folder).damaged == []
+
+
 def test_a_row_that_is_no_text_hides_no_others(folder: Path) -> None:
     """Bytes that are not UTF-8 are a damaged row, and not the end of the table."""
     with closing(sqlite3.connect(folder / "journal.sqlite")) as sql, sql:
