@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import os
+import resource
 import signal
 import socket
 import subprocess
 import sys
 from collections.abc import Iterator
+from contextlib import ExitStack
 from pathlib import Path
 
 import httpx
@@ -77,6 +79,18 @@ def test_it_can_be_stopped_killed_and_started_again() -> None:
         server.restart()
         assert server.stop() == 0
         assert server.stop() == 0
+
+
+def test_a_program_may_have_many_open_files() -> None:
+    """Thousands of clients in one test, for example."""
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    resource.setrlimit(resource.RLIMIT_NOFILE, (max(soft, 2048), hard))
+    with ExitStack() as files:
+        files.callback(resource.setrlimit, resource.RLIMIT_NOFILE, (soft, hard))
+        for _ in range(1100):
+            files.enter_context(open(os.devnull, "rb"))
+        with testing.server() as running:
+            assert httpx.get(f"{running.base}/none/next").status_code == 404
 
 
 def test_a_server_that_does_not_start_says_why() -> None:

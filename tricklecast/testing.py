@@ -169,8 +169,9 @@ class TestServer:
         """Wait until the server announces that it listens, and return its base URL."""
         assert self._process is not None
         assert self._process.stdout is not None
-        ready, _, _ = select.select([self._process.stdout], [], [], START_S)
-        line = self._process.stdout.readline().strip() if ready else ""
+        poll = select.poll()  # select() takes no descriptor above 1,023
+        poll.register(self._process.stdout, select.POLLIN)
+        line = self._process.stdout.readline().strip() if poll.poll(1000 * START_S) else ""
         if not line.startswith(ANNOUNCEMENT):
             self.kill()
             raise ServerFailed(f"the server did not start{self._said()}")
