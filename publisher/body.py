@@ -315,6 +315,11 @@ class Sending(LiveBody):
             self._end()
         return True
 
+    @property
+    def is_whole(self) -> bool:
+        """Whether the transport has taken all of the body, with its end: the server may have it, and may answer."""
+        return self.ended or self._has_last
+
     def __aiter__(self) -> Sending:
         return self
 

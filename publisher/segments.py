@@ -856,7 +856,7 @@ class Segments:
             first_byte_s, answered_s = segment._first_byte_s, now - segment._entered_at
         progress = Progress(
             sending.sent,
-            sending.ended,
+            sending.is_whole,
             now - begun_at,
             body.handed,
             body.over,
