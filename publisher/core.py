@@ -282,7 +282,8 @@ class Plan:
         self._first = self.numbering.next  # the seq with which it begins the channel, or its next epoch
         self._resets = False  # the first segment says so, too: it begins the next epoch of a channel that has ended
         self._ended_epoch: int | None = None  # the channel's last one, if it had ended before this publisher began
-        self._busy = 0  # refusals because another client publishes
+        self._busy = 0  # waits because another client publishes
+        self._busy_until = 0.0  # when the last one of them is over: what is refused meanwhile shares it
 
     @property
     def owns_channel(self) -> bool:
@@ -497,12 +498,16 @@ class Plan:
         """409 to ``Lp-Trickle-If-Idle``: another client publishes here, or has a moment ago."""
         if self._published:
             return self._stop(Superseded(error.status, seq=ticket.seq, detail=error.detail, latest=error.latest))
-        self._busy += 1
+        is_next = progress.now >= self._busy_until
+        self._busy += is_next
         if error.retry_after is None or self._busy > BUSY_RETRIES or not progress.held:
             return self._stop(error)
-        delay_s = self._refused(error, progress.lived_s, known=self._held)
+        if (delay_s := self._refused(error, progress.lived_s, known=self._held)) is None:
+            return self._stop(error)
         self._held = True
-        return self._stop(error) if delay_s is None else RetryAfter(delay_s, error=error, holds=True)
+        if is_next:
+            self._busy_until = progress.now + delay_s
+        return RetryAfter(delay_s, error=error, holds=True)
 
     def _on_conflict(self, ticket: Ticket, error: Superseded, progress: Progress) -> Decision:
         """409: closed, or another publisher's. It may be our own doing if it, or a later one, had been begun here."""

@@ -1269,13 +1269,16 @@ def test_a_publisher_without_a_connection_may_leave_its_place() -> None:
     """The request is repeated after the time that the server gives, a few times; a body that is gone is not."""
     plan = Plan(5, rng=TopRandom())
     ticket = opened(plan)
+    other, now = take(plan), 7.0
     for _ in range(BUSY_RETRIES):
-        decision = plan.on_post(ticket, busy(2), WAITING)
-        assert isinstance(decision, RetryAfter)
-        assert decision.holds
-        assert decision.delay_s >= 2
-        ticket = ticket.again()
-    assert isinstance(plan.on_post(ticket, busy(2), WAITING), Stop)
+        for one in (ticket, other):  # two requests that are refused at once share a wait
+            decision = plan.on_post(one, busy(2), replace(WAITING, now=now))
+            assert isinstance(decision, RetryAfter)
+            assert decision.holds
+            assert decision.delay_s >= 2
+            wait_s = decision.delay_s
+        ticket, other, now = ticket.again(), other.again(), now + wait_s
+    assert isinstance(plan.on_post(ticket, busy(2), replace(WAITING, now=now)), Stop)
     plan = Plan(5, rng=TopRandom())
     assert isinstance(plan.on_post(opened(plan), busy(2), GONE), Stop)
     plan = Plan(5, rng=TopRandom(), budget=RetryBudget(reserve=0))
