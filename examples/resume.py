@@ -8,14 +8,15 @@ from tricklecast import Subscriber
 
 
 async def main(url: str, file: str) -> None:
-    kept = anyio.Path(file)
+    kept, written = anyio.Path(file), anyio.Path(f"{file}.new")
     start = await kept.read_text() if await kept.exists() else "earliest"
     async with Subscriber(url, start=start, on_lag="earliest", wait_for_channel_s=3, reconnect_s=None) as subscriber:
         async for segment in subscriber:
             if segment.gap:
                 print(f"{segment.gap} segments were missed")
             print(segment.seq, len(await segment.read()))
-            await kept.write_text(str(subscriber.position))  # such as "128@1:9f86d081884c7d65"
+            await written.write_text(str(subscriber.position))  # such as "128@1:9f86d081884c7d65"
+            await written.rename(kept)  # at once: a kill leaves the former position, or this one
 
 
 anyio.run(main, *sys.argv[1:3])
