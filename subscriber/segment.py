@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Coroutine
+from collections.abc import Awaitable, Callable, Coroutine
 from typing import Any, Final, Literal, TypeAlias
 
 import anyio
@@ -14,7 +14,7 @@ from tricklecast.trickle import wire
 from tricklecast.trickle.client import faults
 from tricklecast.trickle.client.answers import Answer
 from tricklecast.trickle.client.connection import ResponseBody
-from tricklecast.trickle.client.tasks import HomeLoop
+from tricklecast.trickle.client.tasks import BackgroundTask, HomeLoop
 from tricklecast.trickle.errors import ClosedHere, ConnectionLost, Position, SegmentTooLarge, header_int
 
 READ_LIMIT: Final = 64 * 1024 * 1024
@@ -101,7 +101,10 @@ class Segment:
         self._no_fault = False
         self._resumed_at: int | None = None
         self._in_vain = 0  # cuts in a row without a byte between them
-        self._scope: anyio.CancelScope | None = None
+        # A request of the reader's runs in a task of its own, so that it outlives a call that is cancelled.
+        self._task: BackgroundTask | None = None
+        self._ending: Answer | None = None  # what the task has found
+        self._rest: tuple[Answer, bytes] | ConnectionLost | None = None
         self._stopped = False
         self._is_read = False  # a task reads it now
 
@@ -183,10 +186,11 @@ class Segment:
         Nothing happens if it was read to its end.
         """
         if self._is_open:
-            if self._scope is not None:
-                self._scope.cancel()
             self._is_left = True
-            await self._end()
+            try:
+                await self._end()
+            finally:
+                await self._stop_task()
 
     async def stop(self) -> None:
         """Leave the segment, also while another task reads it: there it ends, and is not complete."""
@@ -265,11 +269,10 @@ class Segment:
             return False  # another transport may know no trailers
         if answer.life is None or answer.natural(wire.SIZE) is None:
             return False  # a server of another make sends none
-        with anyio.CancelScope() as self._scope:
-            found = await self._fetcher.ending(self._begun)
-        self._scope = None
+        await self._outlive(self._find_ending)
         if self._is_left:
             return False
+        found, self._ending = self._ending, None
         size = None if found is None else found.natural(wire.SIZE)
         if found is None or size is None:
             self.truncated = "unknown"
@@ -281,23 +284,19 @@ class Segment:
 
     async def _resume(self, error: ConnectionLost) -> bytes:
         """Go on behind what was read, or mark the segment as broken."""
-        # Two cuts without a byte between them are enough: the same would happen again. Not so in a cluster: a replica
-        # ends when another node takes the channel over, and that node may go on.
-        self._in_vain = self._in_vain + 1 if self._resumed_at == self._received.size else 0
-        if self._in_vain > (0 if self._fetcher.nodes.alone else TAKEOVERS) and not self._no_fault:
-            rest: tuple[Answer, bytes] | ConnectionLost | None = error
-        else:
-            rest = None
-            try:
-                with anyio.CancelScope() as self._scope:
-                    await self._answer.body.aclose()
-                    rest = await self._fetcher.rest(self._begun, self._received, error, no_fault=self._no_fault)
-            finally:
-                self._scope = None
-        if rest is None or self._is_left:
-            if isinstance(rest, tuple):
-                await rest[0].body.aclose()
-            return b""
+        rest: tuple[Answer, bytes] | ConnectionLost | None = None
+        if self._task is None:
+            # Two cuts without a byte between them are enough: the same would happen again. Not so in a cluster: a
+            # replica ends when another node takes the channel over, and that node may go on.
+            self._in_vain = self._in_vain + 1 if self._resumed_at == self._received.size else 0
+            if self._in_vain > (0 if self._fetcher.nodes.alone else TAKEOVERS) and not self._no_fault:
+                rest = error
+        if rest is None:
+            await self._outlive(lambda: self._find_rest(error))
+            if self._is_left:
+                return b""
+            rest, self._rest = self._rest, None
+            assert rest is not None
         if isinstance(rest, ConnectionLost):
             rest.resume = self.position
             self.broken = rest
@@ -310,6 +309,36 @@ class Segment:
         self._answer.body.limit_silence(self._stall_s)
         self.truncated = self.truncated or self._answer.headers.get(wire.TRUNCATED)
         return first
+
+    async def _find_ending(self) -> None:
+        self._ending = await self._fetcher.ending(self._begun)
+
+    async def _find_rest(self, error: ConnectionLost) -> None:
+        await self._answer.body.aclose()
+        self._rest = await self._fetcher.rest(self._begun, self._received, error, no_fault=self._no_fault)
+
+    async def _outlive(self, work: Callable[[], Awaitable[None]]) -> None:
+        """Do this work in the segment's task, and wait for its end.
+
+        A cancelled call leaves it running, and the next call waits for the same work: calls that are shorter than a
+        pause or a round trip get there, too. It is stopped when the segment is left.
+        """
+        task = self._task = self._task or BackgroundTask(work)
+        await task.over()
+        if not self._is_left:  # aclose() has the task otherwise
+            self._task = None
+            task.check()
+
+    async def _stop_task(self) -> None:
+        """Stop the task, and drop what it has found."""
+        task, self._task = self._task, None
+        if task is None:
+            return
+        try:
+            await task.stop()
+        finally:
+            if isinstance(self._rest, tuple):
+                await self._rest[0].body.aclose()
 
     def _lost(self, detail: str) -> ConnectionLost:
         error = ConnectionLost(seq=self.seq, detail=detail)

@@ -9,6 +9,7 @@ from collections.abc import Callable, Iterator
 from contextlib import closing, contextmanager
 from pathlib import Path
 
+import anyio
 import httpx
 import pytest
 
@@ -57,6 +58,32 @@ def test_where_trailers_are_missing_the_server_is_asked(handler: Handler, trunca
             assert (segment.truncated, segment.complete) == (truncated, truncated is None)
             assert subscriber.statistics().truncated == (truncated is not None)
             assert [exchange.method for exchange in server.exchanges if exchange.tail == "0"] == ["GET", "HEAD"]
+
+    run(main)
+
+
+def test_cancelled_calls_ask_once() -> None:
+    """However short the calls are, the answer comes."""
+    due = anyio.Event()
+
+    async def handler(exchange: Exchange) -> None:
+        if exchange.method == "HEAD":
+            await due.wait()
+        await through(200, size=4)(exchange)
+
+    async def main() -> None:
+        async with subscribed(handler, start=0) as (subscriber, server):
+            segment = await anext(subscriber)
+            assert await segment.read_some() == b"data"
+            for _ in range(20):
+                async with anyio.create_task_group() as group:
+                    group.start_soon(segment.read_some)
+                    await server.asked(3)
+                    group.cancel_scope.cancel()
+            due.set()
+            assert await segment.read_some() == b""
+            assert segment.complete
+            assert [exchange.method for exchange in server.exchanges].count("HEAD") == 1
 
     run(main)
 

@@ -6,14 +6,15 @@ from collections.abc import Awaitable, Callable
 from typing import Any
 
 import anyio
+import anyio.lowlevel
 import httpx
 import pytest
 
 from tests.subscriber.fake import Exchange, Handler, run
 from tests.subscriber.test_client import Slept, collect, ended, subscribed
-from tricklecast.subscriber import Segment, Subscriber, TrickleTransport
+from tricklecast.subscriber import Retrying, Segment, Subscriber, TrickleTransport
 from tricklecast.subscriber.core import Advance
-from tricklecast.subscriber.fetch import is_same
+from tricklecast.subscriber.fetch import Runtime, is_same
 from tricklecast.trickle.client.answers import Answer
 from tricklecast.trickle.errors import ConnectionLost, Position
 
@@ -276,6 +277,62 @@ class TestGivingUp:
             run(lambda part=part: main(part))  # type: ignore[misc]
 
 
+class TestCancelledCalls:
+    @pytest.mark.parametrize("how", ["anext", "read_some", "read"])
+    def test_they_neither_lengthen_the_pause_nor_repeat_the_request(self, how: str) -> None:
+        """However short the calls are, the segment goes on, with one pause and one request."""
+        pause_over, answer_due = anyio.Event(), anyio.Event()
+        events: list[object] = []
+
+        async def late(exchange: Exchange) -> None:
+            await answer_due.wait()
+            await exchange.segment(0, b"one", b"two", epoch=1)
+
+        async def read(segment: Segment) -> bytes:
+            match how:
+                case "anext":
+                    return await anext(segment)
+                case "read_some":
+                    return await segment.read_some()
+            return await segment.read()
+
+        async def main() -> None:
+            pauses: list[float] = []
+            pausing = anyio.Event()
+
+            async def pause(delay_s: float) -> None:
+                pauses.append(delay_s)
+                pausing.set()
+                await pause_over.wait()
+
+            async def cancelled_while(segment: Segment, waits: Callable[[], Awaitable[object]]) -> None:
+                for _ in range(20):
+                    async with anyio.create_task_group() as group:
+                        group.start_soon(read, segment)
+                        await anyio.wait_all_tasks_blocked()
+                        await waits()
+                        group.cancel_scope.cancel()
+
+            handler = attempts(cut(b"one"), late)
+            options: dict[str, Any] = {"runtime": Runtime(sleep=pause), "on_event": events.append}
+            async with subscribed(handler, start=0, **options) as (subscriber, server):
+                segment = await anext(subscriber)
+                assert await segment.read_some() == b"one"
+                await cancelled_while(segment, pausing.wait)
+                pause_over.set()
+                await cancelled_while(segment, lambda: server.asked(3))
+                answer_due.set()
+                assert await read(segment) == b"two"
+                assert await segment.read_some() == b""
+                assert segment.complete
+                assert server.tails.count("0") == 2
+                assert len(pauses) == 1
+                assert [type(event) for event in events].count(Retrying) == 1
+                assert (subscriber.statistics().retries, subscriber.statistics().resumed) == (1, 1)
+
+        run(main)
+
+
 class TestLeaving:
     def test_cancelling_while_it_is_asked_for_is_clean(self) -> None:
         """The segment is given up, and no connection stays."""
@@ -296,6 +353,31 @@ class TestLeaving:
                         await server.asked(3)
                         scope.cancel()
                 assert not segment.complete
+
+        run(main)
+
+    def test_a_rest_that_nobody_took_is_dropped(self) -> None:
+        """A cancelled call asked for it, and then the segment was left: its connection is closed."""
+
+        async def endless(exchange: Exchange) -> None:
+            await exchange.begin(0, epoch=1)
+            await exchange.chunk(b"one")
+            await exchange.closed_by_client()
+
+        async def main() -> None:
+            handler = attempts(cut(b"one"), endless)
+            async with subscribed(handler, start=0, runtime=Slept().runtime) as (subscriber, server):
+                segment = await anext(subscriber)
+                assert await segment.read_some() == b"one"
+                async with anyio.create_task_group() as group:
+                    group.start_soon(segment.read_some)
+                    await server.asked(3)
+                    group.cancel_scope.cancel()
+                while segment._rest is None:
+                    await anyio.lowlevel.checkpoint()
+                await segment.aclose()
+                assert not segment.complete
+                assert subscriber.statistics().resumed == 0
 
         run(main)
 
