@@ -419,10 +419,10 @@ class Fetcher:
             found = await self._get(Ask(begun.seq, received.attempts), ANSWER_S)
             floor_s = None
             match found:
-                case Lost(lost, connected):
-                    if not (connected and isinstance(lost, ConnectionLost)):
-                        return error  # the server process, and all that it held, is gone
-                    cause = lost
+                case Lost(lost):
+                    if not isinstance(lost, ConnectionLost):
+                        return error
+                    cause = lost  # if the server process is gone, the next one may have the segment on its disk
                 case Answer() as answer if is_same(answer, begun, received.size):
                     first = await self._skip(begun, received, answer)
                     if isinstance(first, bytes):

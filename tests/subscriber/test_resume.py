@@ -193,27 +193,31 @@ class TestGivingUp:
 
         run(main)
 
-    def test_a_server_that_is_gone_has_no_rest(self) -> None:
-        """A refused connection says that the server is down, with all that it held: it is not tried again and again."""
+    @pytest.mark.parametrize("is_back", [True, False])
+    def test_a_server_that_is_gone_for_a_moment_may_have_the_rest(self, is_back: bool) -> None:
+        """On its disk. It is waited for as long as for any rest."""
 
         class Down(TrickleTransport):
             asked = 0
 
             async def handle_async_request(self, request: httpx.Request) -> httpx.Response:
-                self.asked += request.url.path.endswith("/0")
-                if self.asked > 1 and request.url.path.endswith("/0"):
-                    raise httpx.ConnectError("refused", request=request)
+                if request.url.path.endswith("/0"):
+                    self.asked += 1
+                    if self.asked > 1 and not (is_back and self.asked == 4):
+                        raise httpx.ConnectError("refused", request=request)
+                    request.headers["trickle-attempt"] = str(min(self.asked, 2))
                 return await super().handle_async_request(request)
 
         async def main() -> None:
             down = Down()
             options: dict[str, Any] = {"transport": down, "runtime": Slept().runtime}
-            async with subscribed(attempts(cut(b"one")), start=0, **options) as (subscriber, _):
+            parts = cut(b"one"), whole(b"one", b"two")
+            async with subscribed(attempts(*parts), start=0, **options) as (subscriber, _):
                 segment, got = await one(subscriber)
-                assert got == [b"one"]
-                assert isinstance(segment.broken, ConnectionLost)
+                assert got == ([b"one", b"two"] if is_back else [b"one"])
+                assert isinstance(segment.broken, ConnectionLost) is not is_back
                 assert await collect(subscriber) == []
-                assert down.asked == 2
+                assert down.asked == 4 if is_back else 4 < down.asked < 20
 
         run(main)
 
