@@ -690,9 +690,20 @@ class Numbering:
             self._flowed = seq
 
     def release(self, seq: int) -> bool:
-        """There is nothing to send as this seq after all. Returns whether it can be used for another segment."""
+        """There is nothing to send as this seq after all. ``False`` if it is of no use for another segment."""
+        if seq < self.newest:
+            return False
         self._unsettled.discard(seq)
-        return seq >= self.newest
+        return True
+
+    def hand_back(self, seq: int) -> bool:
+        """No request is made for this seq: the next segment gets it. ``False`` if others were handed out behind it."""
+        if self.next != seq + 1:
+            return False
+        self.next = seq
+        self._unsettled.discard(seq)
+        self.newest = min(self.newest, seq - 1)
+        return True
 
     def settle(self, seq: int, *, closed: bool) -> None:
         """This seq was published or lost. If ``closed``, the server said so, and its head is past it."""

@@ -601,18 +601,20 @@ class Segments:
             self._plan.numbering.bind(upload.ticket.seq)
         return segment._upload
 
-    def give_up(self, segment: SegmentWriter, result: TrickleError, *, tell: bool = True) -> None:
+    def give_up(self, segment: SegmentWriter, result: TrickleError, *, tell: bool = True, gap: bool = False) -> None:
         """End a segment in the middle, with the error that its writer gets.
 
         Args:
             tell: tell the server, too, so that readers do not wait for the rest.
+            gap: its number may stay unused: all that are older are given up, too, and the next one leaps over them.
         """
         upload = segment._upload
-        if upload is not None and upload in self._queued:
-            self._queued.remove(upload)
-            self._plan.numbering.settle(upload.ticket.seq, closed=False)
+        if upload is not None and upload in self._queued and (gap or self._close_up(upload)):
+            if gap:
+                self._queued.remove(upload)
+                self._plan.numbering.settle(upload.ticket.seq, closed=False)
             upload.body.stop()
-        elif segment._result is None and upload is not None and not self._regain(upload):
+        elif segment._result is None and upload is not None and not self._regain(upload, gap=gap):
             self._plan.numbering.settle(upload.ticket.seq, closed=False)
             if upload.touched and tell:
                 self._tell_dropped(upload.ticket.seq)
@@ -680,7 +682,7 @@ class Segments:
                         await self._changed.wait()
         for segment in list(self._pending):
             why = f"no answer within {patience_s:.0f} s after the publisher was closed"
-            self.give_up(segment, ConnectionLost(seq=segment.seq, detail=why), tell=False)
+            self.give_up(segment, ConnectionLost(seq=segment.seq, detail=why), tell=False, gap=True)
         return tuple(segment.seq for segment in before if not isinstance(segment._result, Receipt))
 
     def stop(self) -> None:
@@ -731,14 +733,38 @@ class Segments:
             self._plan.uncertain = True
         error = SegmentDropped(begun_as)
         error.__cause__ = self._plan.trouble
-        self.give_up(segment, error)
+        self.give_up(segment, error, gap=True)
 
-    def _regain(self, upload: Upload) -> bool:
-        """Make a preconnect again of a request to which nothing was handed over, if its number is still of use."""
-        if upload.touched or not upload.body.take_all_back() or not self._plan.numbering.release(upload.ticket.seq):
+    def _close_up(self, upload: Upload) -> bool:
+        """Take a segment out of the queue, and give its number to the one behind it, and so on: the last one is free.
+
+        A number for which there is no request would hold those behind it up, for as long as an older segment is open.
+        Returns ``False``, and does nothing, if others are numbered behind the queue.
+        """
+        last = self._queued[-1]
+        if last.segment is None or not self._plan.numbering.hand_back(last.ticket.seq):
             return False
+        behind = list(self._queued)[self._queued.index(upload) + 1 :]
+        self._queued.remove(upload)
+        for one in behind:
+            one.ticket.seq, upload.ticket.seq = upload.ticket.seq, one.ticket.seq
+        return True
+
+    def _regain(self, upload: Upload, *, gap: bool) -> bool:
+        """Take a request to which nothing was handed over from its segment; ``False`` if it has to be cut off.
+
+        It becomes a preconnect again, if its number is still the newest. Otherwise it ends as an empty segment, unless
+        there may be a gap: the server takes those behind it only once its head has passed it.
+        """
+        if upload.touched or not upload.body.take_all_back():
+            return False
+        if upload not in self._queued and self._plan.numbering.release(upload.ticket.seq):
+            self._ahead.insert(0, upload)
+        elif gap:
+            return False
+        else:
+            upload.body.end()
         upload.segment, upload.resting = None, False
-        self._ahead.insert(0, upload)
         return True
 
     def _open(self) -> Upload:

@@ -1027,6 +1027,16 @@ def test_a_seq_leaps_over_those_that_were_given_up() -> None:
     assert not numbering.leaps(7)
 
 
+def test_the_last_number_is_handed_back() -> None:
+    """The next segment gets it. One with others behind it is no longer free."""
+    numbering = published(4)
+    for _ in range(2):
+        numbering.bind(numbering.take())
+    assert not numbering.hand_back(5)
+    assert numbering.hand_back(6)
+    assert (numbering.newest, numbering.take()) == (5, 6)
+
+
 @pytest.mark.parametrize(
     ("head", "unwritten", "forgotten"),
     [

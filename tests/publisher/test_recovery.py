@@ -410,3 +410,24 @@ def test_a_closed_segment_is_ones_own_if_it_has_the_same_bytes(answer: Answer, i
             assert (await pub.publish(b"next")).seq == 2
 
     run(main())
+
+
+def test_segments_that_are_cut_off_before_they_begin_cost_no_others(server: LocalServer) -> None:
+    """The server takes none of those behind a number that it never hears of: not while an older segment is open."""
+
+    async def main() -> None:
+        async with publisher(f"http://127.0.0.1:{server.port}/trickle/ahead", preconnect=0) as pub:
+            made = [await pub.begin() for _ in range(10)]
+            for at, segment in enumerate(made):  # no request can have begun, since nothing here waits
+                segment.write_nowait(b"%d" % at)
+            for at in (1, 2, 5, 6):  # the first two have a request each, the others wait for their turn
+                made[at].abort()
+            receipts = [await made[at].end() for at in (3, 4, 7, 8, 9)]
+            assert [receipt.seq for receipt in receipts] == [3, 4, 5, 6, 7]
+            assert (await pub.publish(b"next")).seq == 8
+            assert (await made[0].end()).seq == 0
+            assert pub.error is None
+            stored = [(await get(server, "ahead", seq)).content for seq in range(9)]
+        assert stored == [b"0", b"", b"", b"3", b"4", b"7", b"8", b"9", b"next"]
+
+    run(main())
