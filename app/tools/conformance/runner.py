@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import re
+import signal
 import threading
 import time
 from collections import Counter, deque
@@ -174,10 +175,15 @@ class Runner:
         # The threads are daemons, so that a connection attempt that hangs cannot keep an interrupted run alive.
         threads = [threading.Thread(target=self._work, name="conformance", daemon=True) for _ in range(jobs)]
         try:
-            for thread in threads:
-                thread.start()
+            # A lock of `threading` may be in no order when a signal's exception comes while it is waited for:
+            # for the start of a thread, or for a result.
+            before = signal.pthread_sigmask(signal.SIG_BLOCK, (signal.SIGINT, signal.SIGTERM))
+            try:
+                for thread in threads:
+                    thread.start()
+            finally:
+                signal.pthread_sigmask(signal.SIG_SETMASK, before)
             for result in results:
-                # A lock of `threading` may be in no order when a signal's exception comes while it is waited for.
                 ended: SimpleQueue[object] = SimpleQueue()
                 result.add_done_callback(ended.put)
                 ended.get()
