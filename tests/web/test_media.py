@@ -548,6 +548,8 @@ def test_a_browser_that_plays_nothing_by_itself_is_asked_to(server: RunningServe
         expect(page.locator("#state")).to_be_hidden()
 
 
+# Beside all other tests it failed in two of three runs, and in none of ninety alone or under load: the cause is open.
+@pytest.mark.long
 def test_a_paused_player_stops_reading(server: RunningServer, tab: Watched, tmp_path: Path) -> None:
     """It keeps some seconds of media, asks for no more, and goes on at the live edge."""
     tab.expected += ["470"]
@@ -561,7 +563,9 @@ def test_a_paused_player_stops_reading(server: RunningServer, tab: Watched, tmp_
     wait_for(page, BUFFERED, arg=3)
     wait_for(page, "() => !document.getElementById('video').paused")
     page.keyboard.press("k")
+    wait_for(page, "() => video.paused")
     page.evaluate("video.currentTime = 2")  # where it was stopped decides with which segment it has enough
+    wait_for(page, "() => !video.seeking && Math.abs(video.currentTime - 2) < 0.1")
     asked: list[str] = []
     page.on("request", lambda request: asked.append(request.url.rsplit("/", 1)[1]))
     for seq in range(1, 6):
@@ -573,7 +577,7 @@ def test_a_paused_player_stops_reading(server: RunningServer, tab: Watched, tmp_
         post(seq)
     page.keyboard.press("k")
     wait_for(page, BUFFERED, arg=26)
-    assert "8" not in asked, asked
+    assert "8" not in asked, " ".join(asked)
     assert "-2" in asked
 
 
