@@ -550,7 +550,7 @@ class Channel:
         return Life(*self.lives[-1])
 
     def told(self, name: str, seq: int) -> Life:
-        """The numbering, as a reader is told it that goes on at ``seq`` in the numbering of this name.
+        """The numbering of which the server tells a reader that wants ``seq`` of the numbering of this name.
 
         It is the present one, unless others have begun below ``seq`` since then: what the reader has of these numbers
         is something else by now, and it goes back to the lowest of them. So the name is that of the newest numbering,
@@ -574,10 +574,13 @@ class Channel:
         return Life(lives[-1][0], lowest) if lowest < seq else self.life
 
     def renumbered(self, name: str, seq: int, found: Ready | Upcoming | Ahead | Gone | Ended) -> Ahead | None:
-        """What a reader is answered in place of ``found`` that goes on at ``seq`` in the numbering of this name.
+        """Send a reader back that wants ``seq`` of the numbering of this name, if others have written that number anew.
+
+        For example, the reader has read 0 to 9 of ``a`` and wants 10, and ``b`` has begun at 5: it is told ``b:5``.
 
         Returns:
-            ``None``: its numbering goes on there, or the answer says at once that it does not, and where to go.
+            The answer that the reader gets in place of ``found``. ``None``: it gets ``found``, since its numbering goes
+            on there, or ``found`` says at once that it does not.
         """
         present = self.life
         if name == present.name or seq < 0:
