@@ -62,12 +62,16 @@ async def subscribe(
         option(
             "TIME",
             "Begin with what was published this long ago (10m, 2h), or at 2026-11-23T18:00:00, if the server still "
-            "has it.",
+            "has it. A time of day needs its date, and is of this computer's time zone unless it names one (Z).",
         ),
     ] = None,
     until: Annotated[
         str | None,
-        option("TIME", "Stop behind the segment that was, or will be, on its way then: 5m (ago), 2026-11-23T19:30:00."),
+        option(
+            "TIME",
+            "Stop behind the segment that was, or will be, on its way then: 5m (ago), 2026-11-23T19:30:00 (with its "
+            "date, as for --since). A time that has passed needs --since, or a --start that lies before it.",
+        ),
     ] = None,
     for_time: Annotated[str | None, option("TIME", "Stop after this time: 30s, 500ms, 2min, 1h.", "--for")] = None,
     wait: Annotated[str, option("TIME", "Wait this long for a channel that does not exist yet.", "--wait")] = "0s",
@@ -154,8 +158,8 @@ async def subscribe(
     checked("--start", Start.parse, start)
     policy = None if on_lag is None else OnLag(on_lag)
     target = _target(output, as_json=as_json)
-    if policy is None and is_folder(target or ""):
-        policy = OnLag.EARLIEST  # a recording goes on at a position, and wants everything all the same
+    if policy is None and (begin is not None or is_folder(target or "")):
+        policy = OnLag.EARLIEST  # it begins, or goes on, at a position, and wants everything all the same
     is_new = begin is None and start in ("current", "next") and not is_folder(target or "")
     if is_new and end is not None and end.on(now_at) <= now_at:
         raise typer.BadParameter("that time has passed: give --since or --start", param_hint="--until")

@@ -12,6 +12,7 @@ import time
 from contextlib import suppress
 from dataclasses import dataclass
 from datetime import UTC, datetime
+from datetime import time as clock
 from email.utils import parsedate_to_datetime
 from typing import Any, Final, Self
 
@@ -44,19 +45,24 @@ class Moment:
 
     @classmethod
     def parse(cls, text: str) -> Self:
-        """Read a time before now (``10m``), or a time of day or date (``2026-11-23T18:00:00``, here or with a zone).
+        """Read a time before now (``10m``), or a date and time (``2026-11-23T18:00:00``, here or with a zone).
+
+        A date alone is its beginning. A time alone could be of today, yesterday or tomorrow, so it is refused.
 
         Raises:
             ValueError: it is neither.
         """
         with suppress(InvalidInput):
             return cls(parse_duration(text, zero=True))
-        try:
+        with suppress(ValueError):
             return cls(at=datetime.fromisoformat(text).timestamp())
+        try:
+            today = datetime.combine(datetime.now().astimezone(), clock.fromisoformat(text))
         except ValueError:
             raise ValueError(
                 f"use a time before now (10m), or one with its date (2026-11-23T18:00:00), not {text!r}"
             ) from None
+        raise ValueError(f"{text!r} is a time of every day: give its date, too (today: {today.isoformat()})")
 
     @property
     def query(self) -> str:

@@ -204,7 +204,7 @@ class _Run:
         begin: Position | None = None
         with suppress(InvalidSeq):  # not a position, but "earliest"
             begin = Position.parse(str(start))
-        self._is_over = begin is not None and (begin.epoch or answer.epoch, begin.seq) > self._wanted_to
+        self._is_over = begin is not None and self._is_behind(begin.epoch or answer.epoch, begin.seq)
         return not self._is_over
 
     async def _watch_end(self) -> None:
@@ -220,10 +220,12 @@ class _Run:
         if self._subscriber is None or self._takes:
             return  # it is decided before the first segment, or behind the present one
         following = self._subscriber.position
-        if following is not None and self._wanted_to is not None and following.epoch is not None:
-            self._is_over = (following.epoch, following.seq) > self._wanted_to
-        else:
-            self._is_over = True
+        self._is_over = (
+            following is None
+            or following.epoch is None
+            or self._wanted_to is None
+            or self._is_behind(following.epoch, following.seq)
+        )
         if self._is_over:
             self._limit.cancel()
 
@@ -233,12 +235,16 @@ class _Run:
             await self._was_asked.wait()
             self._is_over = self._wanted_to is None
         if self._wanted_to is not None and not self._is_over:
-            epoch, seq = self._wanted_to
-            if segment.epoch == epoch:
-                self._is_over = segment.seq + read > seq
-            else:  # the channel has begun anew
-                self._is_over = segment.restarted or (segment.epoch or 0) > epoch
+            self._is_over = self._is_behind(segment.epoch, segment.seq + read, restarted=segment.restarted)
         return self._is_over
+
+    def _is_behind(self, epoch: int | None, seq: int, *, restarted: bool = False) -> bool:
+        """Whether a segment lies behind the last one of --until, or in a numbering that began after it."""
+        assert self._wanted_to is not None
+        last_epoch, last_seq = self._wanted_to
+        if epoch == last_epoch:
+            return seq > last_seq
+        return restarted or (epoch or 0) > last_epoch
 
     async def _receive(self, start: str | Position) -> None:
         """Read to the end of the channel."""

@@ -20,6 +20,7 @@ from tricklecast.app.cli import main, runnable
 from tricklecast.subscriber.archive import Keep
 from tricklecast.subscriber.check.cli import check
 from tricklecast.subscriber.command.cli import channels, subscribe
+from tricklecast.subscriber.command.moments import Moment
 from tricklecast.subscriber.command.run import Request
 from tricklecast.subscriber.core import OnLag
 from tricklecast.subscriber.events import SubscriberStatistics
@@ -43,6 +44,7 @@ NOWHERE = f"http://127.0.0.1:{unused_port()}/trickle/cam"
         (["subscribe", NOWHERE, "--for", "-1"], 2, "not a duration"),
         (["subscribe", NOWHERE, "--wait", "soon"], 2, "not a duration"),
         (["subscribe", NOWHERE, "--since", "soon"], 2, "use a time before now (10m), or one with its date"),
+        (["subscribe", NOWHERE, "--until", "18:30"], 2, "'18:30' is a time of every day: give its date, too (today: 2"),
         (["subscribe", NOWHERE, "--since", "1m", "--until", "2m"], 2, "it would end before it begins"),
         (["subscribe", NOWHERE, "--until", "2m"], 2, "give --since or --start"),
         (["subscribe", NOWHERE, "--start", "next", "--until", "0s"], 2, "give --since or --start"),
@@ -135,11 +137,13 @@ def test_a_pipe_needs_no_option(monkeypatch: pytest.MonkeyPatch) -> None:
     assert CliRunner().invoke(app, [NOWHERE, "-o", "x/", "--keep", "20GB", "--reconnect"]).exit_code == 0
     assert CliRunner().invoke(app, [NOWHERE, "-o", "x/", "--keep", "500", "--on-lag", "live"]).exit_code == 0
     assert CliRunner().invoke(app, [NOWHERE, "--start", "0"]).exit_code == 0
+    assert CliRunner().invoke(app, [NOWHERE, "--since", "10m"]).exit_code == 0
     assert seen == [
         Request(NOWHERE, "-", start="-3", for_s=300, wait_s=2, on_lag=OnLag.EARLIEST, raw=True),
         Request(NOWHERE, "x/", on_lag=OnLag.EARLIEST, reconnect=True, keep=Keep(bytes=20_000_000_000)),
         Request(NOWHERE, "x/", on_lag=OnLag.LIVE, keep=Keep(segments=500)),
         Request(NOWHERE, "-", start="0"),
+        Request(NOWHERE, "-", since=Moment(600), on_lag=OnLag.EARLIEST),
     ]
 
 

@@ -20,6 +20,8 @@ from tests.subscriber.fake import Exchange, fake
 from tests.subscriber.fake import run as in_loop
 from tests.support.local import LocalServer, local_server
 from tests.support.waiting import WITHIN_S, eventually
+from tricklecast.app.tools.conformance.connection import ChunkedPost
+from tricklecast.app.tools.conformance.target import RemoteChannel
 from tricklecast.subscriber.archive import read_index
 from tricklecast.subscriber.command.moments import Answer, Listed, Moment, Timetable
 from tricklecast.subscriber.command.run import Report, Request, run
@@ -87,19 +89,28 @@ def test_a_folder_that_has_it_gets_nothing_more(server: LocalServer, tmp_path: P
         assert [entry.seq for entry in read_index(tmp_path / "f")] == [0, 1, 2]
 
 
-def test_a_time_to_come_ends_with_the_segment_that_is_on_its_way(server: LocalServer, tmp_path: Path) -> None:
-    """Which is read to its end; the next one is not."""
+@contextmanager
+def in_the_middle(
+    server: LocalServer, name: str, path: Path
+) -> Iterator[tuple[RemoteChannel, ChunkedPost, Future[str]]]:
+    """The time of ``--until`` passes while segment 1 is being written and received; 0 was whole."""
     with server.client() as target:
-        channel = target.channel("open").publish(0, b"a")
+        channel = target.channel(name).publish(0, b"a")
         post, _ = channel.started(1, b"b1 ")
         at = time.time() + 1.0
-        with receiving(url(server, "open"), tmp_path / "x", start="earliest", until=Moment(at=at)) as over:
+        with receiving(url(server, name), path, start="earliest", until=Moment(at=at)) as over:
             eventually(lambda: time.time() > at)
-            assert not over.done()
-            post.chunk(b"b2").end().stored(seq=1)
-            channel.publish(2, b"c")
-            assert "the next one is 2@1" in over.result(WITHIN_S)
-        assert (tmp_path / "x").read_bytes() == b"ab1 b2"
+            yield channel, post, over
+
+
+def test_a_time_to_come_ends_with_the_segment_that_is_on_its_way(server: LocalServer, tmp_path: Path) -> None:
+    """Which is read to its end; the next one is not."""
+    with in_the_middle(server, "open", tmp_path / "x") as (channel, post, over):
+        assert not over.done()
+        post.chunk(b"b2").end().stored(seq=1)
+        channel.publish(2, b"c")
+        assert "the next one is 2@1" in over.result(WITHIN_S)
+    assert (tmp_path / "x").read_bytes() == b"ab1 b2"
 
 
 def test_no_segment_is_taken_before_the_server_has_named_the_last_one(
@@ -113,17 +124,12 @@ def test_no_segment_is_taken_before_the_server_has_named_the_last_one(
         return await last_of(timetable, until)
 
     monkeypatch.setattr(Timetable, "last", last)
-    with server.client() as target:
-        channel = target.channel("slow").publish(0, b"a")
-        post, _ = channel.started(1, b"b")
-        at = time.time() + 1.0
-        with receiving(url(server, "slow"), tmp_path / "x", start="earliest", until=Moment(at=at)) as over:
-            eventually(lambda: time.time() > at)
-            post.end().stored(seq=1)
-            channel.publish(2, b"c", b"d", b"e")
-            published.set()
-            assert "the next one is 2@1" in over.result(WITHIN_S)
-        assert (tmp_path / "x").read_bytes() == b"ab"
+    with in_the_middle(server, "slow", tmp_path / "x") as (channel, post, over):
+        post.end().stored(seq=1)
+        channel.publish(2, b"c", b"d", b"e")
+        published.set()
+        assert "the next one is 2@1" in over.result(WITHIN_S)
+    assert (tmp_path / "x").read_bytes() == b"ab1 "
 
 
 @pytest.mark.parametrize("start", ["earliest", "next"])
