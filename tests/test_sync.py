@@ -9,20 +9,26 @@ import subprocess
 import sys
 import threading
 import warnings
-from collections.abc import Iterator
-from typing import get_args, get_type_hints
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any, get_args, get_type_hints
 
 import anyio
 import httpx
 import pytest
 
+import tricklecast.media
+import tricklecast.publisher
+import tricklecast.subscriber
 from tests.support.local import LocalServer, local_server
 from tests.support.waiting import WITHIN_S, eventually
 from tricklecast import Channel as AsyncChannel
 from tricklecast import ChannelNotFound, ClosedHere, InvalidURL, LocalProtocolError, sync
 from tricklecast import Publisher as AsyncPublisher
 from tricklecast import Subscriber as AsyncSubscriber
-from tricklecast.sync import Channel, JsonLines, Publisher, Segment, SegmentWriter, Subscriber
+from tricklecast.subscriber import BadMessage
+from tricklecast.subscriber import Messages as AsyncMessages
+from tricklecast.sync import Channel, JsonLines, Messages, Publisher, Segment, SegmentWriter, Subscriber
 
 
 @pytest.fixture(scope="module")
@@ -47,10 +53,9 @@ def test_segments_are_published_and_read(url: str) -> None:
         assert segment.receipt.seq == 1
         assert publisher.statistics().segments == 2
         with Subscriber(url, start=0) as subscriber:
-            segments = iter(subscriber)
-            first = next(segments)
+            first = next(subscriber)
             assert (first.seq, first.content_type, first.read()) == (0, "text/plain", b"whole")
-            assert b"".join(next(segments)) == b"in chunks"
+            assert b"".join(next(subscriber)) == b"in chunks"
             assert subscriber.position is not None
             assert subscriber.position.seq == 2
     with Subscriber(url, start=0) as subscriber:
@@ -88,6 +93,28 @@ def test_messages(url: str) -> None:
         out.write({"n": 2})
     with Subscriber(url, start=0) as subscriber:
         assert [message.value for message in subscriber.lines()] == [{"n": 1}, {"n": 2}]
+
+
+def test_what_is_iterated_over_goes_on_after_an_error(url: str) -> None:
+    """The next call has the next message; an error that lasts is raised again, and is no end."""
+    with Publisher(url) as publisher:
+        for document in (b"[1]", b"no", b"[2]"):
+            publisher.publish(document)
+    with Subscriber(url, start=0) as subscriber:
+        messages = subscriber.messages()
+        assert next(messages).value == [1]
+        with pytest.raises(BadMessage):
+            next(messages)
+        assert (messages.skipped, next(messages).value) == (1, [2])
+        assert list(messages) == []
+        subscriber.seek(0)
+        segment = next(subscriber)
+        assert (next(segment), next(segment, None)) == (b"[1]", None)
+    with Subscriber(f"{url}-none") as subscriber:
+        segments = iter(subscriber)
+        for _ in range(2):
+            with pytest.raises(ChannelNotFound):
+                next(segments)
 
 
 def test_a_channel_as_a_whole(url: str) -> None:
@@ -157,12 +184,51 @@ def test_what_cannot_be_called_says_so(url: str) -> None:
         Publisher(url).publish(b"too early")
 
 
+BLOCKING = {"__aenter__": "__enter__", "__aexit__": "__exit__", "__aiter__": "__iter__", "__anext__": "__next__"}
+
+LEFT_OUT = {
+    "Messages.__enter__": "they have the block of their subscriber",
+    "Messages.__exit__": "they have the block of their subscriber",
+    "json_messages": "subscriber.messages() does it",
+    "json_lines": "subscriber.lines() does it",
+    "record": "it works until its end, so that anyio.run() calls it",
+    "frames": "media run in an event loop, and have threads of their own",
+    "FrameReader": "media run in an event loop, and have threads of their own",
+    "MediaPublisher": "media run in an event loop, and have threads of their own",
+    "relay": "it works until its end, so that anyio.run() calls it",
+}
+"""What of the asynchronous clients :mod:`tricklecast.sync` does not have, and why."""
+
+
 def _public(*found: object) -> set[str]:
-    return {name for one in found for name in dir(one) if not name.startswith("_")}
+    """The attributes that users know; of asynchronous iterators and blocks by the blocking names."""
+    names = {BLOCKING.get(name, name) for one in found for name in dir(one)}
+    return {name for name in names if not name.startswith("_") or name in BLOCKING.values()}
+
+
+def _is_async(found: object) -> bool:
+    """Whether it waits, or makes what does: a class with such methods, a coroutine function, or what returns one."""
+    if isinstance(found, type):
+        methods = [function for name, function in inspect.getmembers(found) if not name.startswith("_")]
+        return bool(BLOCKING.keys() & set(dir(found))) or any(map(inspect.iscoroutinefunction, methods))
+    returns = getattr(found, "__annotations__", {}).get("return", "")
+    return inspect.iscoroutinefunction(found) or returns.partition("[")[0] in ("Messages", "FrameReader")
+
+
+def test_each_client_has_a_blocking_twin() -> None:
+    """Classes and functions; or it is left out for a reason, which the docs tell."""
+    packages = (tricklecast, tricklecast.publisher, tricklecast.subscriber, tricklecast.media)
+    names = {name for package in packages for name in package.__all__ if _is_async(getattr(package, name))}
+    assert names >= {"Publisher", "Subscriber", "Channel", "Messages", "SegmentWriter", "list_channels", "record"}
+    of_httpx = {"TrickleTransport"}
+    assert names - set(sync.__all__) - of_httpx == {name for name in LEFT_OUT if "." not in name}
+    page = Path(__file__).parents[1] / "docs" / "reference" / "api" / "channel.md"
+    told = page.read_text(encoding="utf-8")
+    assert [name for name in LEFT_OUT if "." not in name and f"`{name}" not in told] == []
 
 
 def test_each_public_name_has_a_blocking_twin(url: str) -> None:
-    """Attributes of objects included. What is missing in `sync` is missing on purpose: nothing is."""
+    """Attributes of objects included, `anext` as `next`. What is missing in `sync` is missing on purpose."""
 
     async def scenario() -> dict[type, set[str]]:
         async with AsyncPublisher(url) as out:
@@ -174,6 +240,7 @@ def test_each_public_name_has_a_blocking_twin(url: str) -> None:
                     SegmentWriter: _public(out.segment()),
                     JsonLines: _public(out.json_lines()),
                     Subscriber: _public(reader),
+                    Messages: _public(AsyncMessages(reader)),
                     Segment: _public(segment),
                     Channel: _public(channel),
                 }
@@ -182,8 +249,33 @@ def test_each_public_name_has_a_blocking_twin(url: str) -> None:
     with Publisher(f"{url}-3") as out:
         out.publish(b"x")
         with Subscriber(f"{url}-3", start=0) as reader, Channel(f"{url}-3") as channel:
-            for twin in (out, out.segment(), out.json_lines(), reader, next(iter(reader)), channel):
-                assert names[type(twin)] - _public(twin) == set()
+            twins = (out, out.segment(), out.json_lines(), reader, reader.messages(), next(reader), channel)
+            assert {type(twin) for twin in twins} == names.keys()
+            for twin in twins:
+                missing = {f"{type(twin).__name__}.{name}" for name in names[type(twin)] - _public(twin)}
+                assert missing - LEFT_OUT.keys() == set()
+
+
+@pytest.mark.parametrize(
+    ("ours", "theirs"),
+    [
+        (Publisher, AsyncPublisher),
+        (SegmentWriter, tricklecast.publisher.SegmentWriter),
+        (JsonLines, tricklecast.publisher.JsonLines),
+        (Subscriber, AsyncSubscriber),
+        (Segment, tricklecast.subscriber.Segment),
+        (Channel, AsyncChannel),
+    ],
+)
+def test_methods_take_what_those_of_the_twin_do(ours: type, theirs: type) -> None:
+    """The same arguments, in the same order, with the same defaults."""
+    for name, method in inspect.getmembers(theirs, inspect.isfunction):
+        if not name.startswith("_"):
+            assert _arguments(getattr(ours, name)) == _arguments(method), name
+
+
+def _arguments(function: Callable[..., Any]) -> list[tuple[str, object, object]]:
+    return [(one.name, one.kind, one.default) for one in inspect.signature(function).parameters.values()]
 
 
 @pytest.mark.parametrize(
@@ -204,7 +296,7 @@ def test_options_are_those_of_the_twin(options: type, twin: type, missing: set[s
     assert {str, httpx.Auth, tuple[str, str], type(None)} < set(get_args(theirs["auth"]))
 
 
-@pytest.mark.parametrize("kind", [Publisher, SegmentWriter, JsonLines, Subscriber, Segment, Channel])
+@pytest.mark.parametrize("kind", [Publisher, SegmentWriter, JsonLines, Subscriber, Messages, Segment, Channel])
 def test_signatures_have_types_and_nothing_of_httpx(kind: type) -> None:
     """A program need not know httpx to call a method."""
     for name, member in inspect.getmembers(kind):

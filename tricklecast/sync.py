@@ -11,9 +11,11 @@
         for segment in subscriber:
             print(segment.seq, segment.read())
 
-The classes have the names, arguments, attributes, methods and errors of those in :mod:`tricklecast`. Write ``with`` and
-``for`` instead of ``async with`` and ``async for``, and leave ``await`` out. Arguments that belong to an event loop of
-the program (``transport``, ``client``, an ``auth`` that is httpx's) are missing.
+The classes have the names, arguments, attributes, methods and errors of those in :mod:`tricklecast`. Write ``with``,
+``for`` and ``next()`` instead of ``async with``, ``async for`` and ``anext()``, and leave ``await`` out. Arguments that
+belong to an event loop of the program (``transport``, ``client``, an ``auth`` that is httpx's) are missing, and a
+``for`` alone does not open a client: use its block. ``subscriber.messages()`` and ``lines()`` stand for
+``json_messages`` and ``json_lines``. What works until its end needs no client: ``anyio.run(record, url, "folder")``.
 
 Each client runs in an event loop in a thread of its own; a call is sent there and waits for its result. Any number of
 threads may share a publisher. Ctrl-C interrupts a call that waits, and cancels it in that thread. Python sends it to
@@ -29,7 +31,7 @@ from __future__ import annotations
 import atexit
 import os
 import ssl
-from collections.abc import AsyncIterator, Awaitable, Callable, Iterator, Mapping
+from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
 from concurrent.futures import Future, wait
 from functools import partial
 from threading import Lock, Thread, current_thread
@@ -44,7 +46,7 @@ from tricklecast import publisher as publishing
 from tricklecast import subscriber as subscribing
 from tricklecast.publisher import PublisherEvent, PublisherStatistics, Receipt
 from tricklecast.publisher.client import PublishingOptions
-from tricklecast.subscriber import AnyStart, Message, Messages, Position, SubscriberStatistics
+from tricklecast.subscriber import AnyStart, Message, Position, SubscriberStatistics
 from tricklecast.subscriber.client import ReadingOptions
 from tricklecast.subscriber.events import OnEvent
 from tricklecast.subscriber.messages import OnError
@@ -57,7 +59,7 @@ from tricklecast.trickle.errors import ClosedHere, ConnectionLost, LocalProtocol
 from tricklecast.trickle.paths import ChannelURL
 from tricklecast.trickle.wire import DEFAULT_CONTENT_TYPE, MESSAGE_LIMIT
 
-__all__ = ["Channel", "JsonLines", "Publisher", "Segment", "SegmentWriter", "Subscriber", "list_channels"]
+__all__ = ["Channel", "JsonLines", "Messages", "Publisher", "Segment", "SegmentWriter", "Subscriber", "list_channels"]
 
 P = ParamSpec("P")
 T = TypeVar("T")
@@ -158,8 +160,8 @@ class _Blocking:
 
         return self._call(called)
 
-    def _items(self, iterator: AsyncIterator[T]) -> Iterator[T]:
-        """Yield the items of an asynchronous iterator."""
+    def _next(self, iterator: AsyncIterator[T]) -> T:
+        """The next item of an asynchronous iterator. An error is not its end: the next call goes on, as there."""
 
         async def following() -> tuple[T, ...]:
             try:
@@ -167,8 +169,10 @@ class _Blocking:
             except StopAsyncIteration:
                 return ()
 
-        while found := self._call(following):
-            yield found[0]
+        found = self._call(following)
+        if not found:
+            raise StopIteration
+        return found[0]
 
 
 def _event_loop() -> tuple[Thread, BlockingPortal]:
@@ -411,13 +415,20 @@ class JsonLines(_Writer[publishing.JsonLines]):
 
 
 class Subscriber(_Client[tricklecast.Subscriber]):
-    """Yields the segments of a channel as they begin; see :class:`tricklecast.Subscriber` for arguments and errors."""
+    """Yields the segments of a channel as they begin; see :class:`tricklecast.Subscriber` for arguments and errors.
+
+    Iterate over it, or call ``next(subscriber)`` for one segment, inside its ``with`` block.
+    """
 
     def __init__(self, url: URLs, **options: Unpack[SubscriberOptions]) -> None:
         super().__init__(tricklecast.Subscriber(url, **options))
 
-    def __iter__(self) -> Iterator[Segment]:
-        return (Segment(segment, self._portal) for segment in self._items(self._target))
+    def __iter__(self) -> Self:
+        return self
+
+    def __next__(self) -> Segment:
+        """The next segment; ``StopIteration`` at the channel's end."""
+        return Segment(self._next(self._target), self._portal)
 
     @property
     def position(self) -> Position | None:
@@ -445,17 +456,40 @@ class Subscriber(_Client[tricklecast.Subscriber]):
         """Return the counters so far."""
         return self._target.statistics() if self._portal is None else self._do(self._target.statistics)
 
-    def messages(self, *, limit: int = MESSAGE_LIMIT, on_error: OnError = "raise") -> Iterator[Message]:
-        """Yield the channel's JSON documents, one per segment."""
-        return self._items(aiter(Messages(self._target, limit=limit, on_error=on_error)))
+    def messages(self, *, limit: int = MESSAGE_LIMIT, on_error: OnError = "raise") -> Messages:
+        """The channel's JSON documents, one per segment."""
+        return Messages(self, subscribing.Messages(self._target, limit=limit, on_error=on_error))
 
-    def lines(self, *, limit: int = MESSAGE_LIMIT, on_error: OnError = "raise") -> Iterator[Message]:
-        """Yield the channel's lines of JSON, each as soon as it ends."""
-        return self._items(aiter(Messages(self._target, lines=True, limit=limit, on_error=on_error)))
+    def lines(self, *, limit: int = MESSAGE_LIMIT, on_error: OnError = "raise") -> Messages:
+        """The channel's lines of JSON, each as soon as it ends."""
+        return Messages(self, subscribing.Messages(self._target, lines=True, limit=limit, on_error=on_error))
+
+
+class Messages:
+    """The messages of an open subscriber: made by its ``messages()`` and ``lines()``, to be iterated over.
+
+    See :class:`tricklecast.subscriber.Messages` for the errors. After ``BadMessage``, the next call has the next one.
+    """
+
+    def __init__(self, subscriber: Subscriber, target: subscribing.Messages) -> None:
+        self.subscriber = subscriber
+        self._target = target
+
+    def __iter__(self) -> Self:
+        return self
+
+    def __next__(self) -> Message:
+        """The next message; ``StopIteration`` at the channel's end."""
+        return self.subscriber._next(self._target)
+
+    @property
+    def skipped(self) -> int:
+        """Documents, and parts of lines, that could not be used so far."""
+        return self._target.skipped
 
 
 class Segment(_Blocking):
-    """A segment that the program is reading: iterate over its chunks, or call :meth:`read`.
+    """A segment that the program is reading: iterate over its chunks, or call :meth:`read_some` or :meth:`read`.
 
     See :class:`tricklecast.subscriber.Segment` for the attributes and errors.
     """
@@ -474,8 +508,12 @@ class Segment(_Blocking):
         self.requested_at = target.requested_at
         self.answered_at = target.answered_at
 
-    def __iter__(self) -> Iterator[bytes]:
-        return self._items(self._target)
+    def __iter__(self) -> Self:
+        return self
+
+    def __next__(self) -> bytes:
+        """The next chunk, as the publisher wrote it; ``StopIteration`` at the segment's end."""
+        return self._next(self._target)
 
     @property
     def truncated(self) -> str | None:

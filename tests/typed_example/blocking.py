@@ -29,7 +29,8 @@ def read(url: str) -> list[object]:
     found: list[object] = []
     told: list[str] = []
     with Subscriber(url, start="earliest", on_event=lambda event: told.append(events.read(event))) as subscriber:
-        assert_type(iter(subscriber), Iterator[Segment])
+        segments: Iterator[Segment] = subscriber
+        assert iter(segments) is subscriber
         assert_type(subscriber.position, Position | None)
         for message in subscriber.messages():
             assert_type(message, Message)
