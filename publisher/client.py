@@ -32,7 +32,6 @@ from tricklecast.publisher.events import Failed, Finished, PublisherEvent, Publi
 from tricklecast.publisher.lines import JsonLines
 from tricklecast.publisher.segments import PublisherStatistics, Requests, Segments, SegmentWriter
 from tricklecast.trickle import wire
-from tricklecast.trickle.client.answers import ExchangeOutcome
 from tricklecast.trickle.client.arguments import (
     USER_AGENT,
     Auth,
@@ -45,10 +44,11 @@ from tricklecast.trickle.client.arguments import (
     check_verify,
     httpx_auth,
 )
+from tricklecast.trickle.client.connection import RequestTimeouts
+from tricklecast.trickle.client.exchange import ExchangeOutcome, TrickleClient
 from tricklecast.trickle.client.nodes import Nodes
 from tricklecast.trickle.client.retry import RECONNECT_S, Stop
 from tricklecast.trickle.client.tasks import BackgroundTask
-from tricklecast.trickle.client.transport import RequestTimeouts, TrickleClient
 from tricklecast.trickle.errors import (
     ClosedHere,
     ConnectionLost,

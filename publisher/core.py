@@ -1,7 +1,7 @@
 """Decides the next step of a publisher: the seq, and the meaning of every answer. No I/O, no clock, no randomness.
 
 :class:`Plan` hands out a :class:`Ticket` per segment. The caller makes the request, tells the plan how it went (an
-:data:`~tricklecast.trickle.client.answers.ExchangeOutcome`), and obeys the :data:`Decision`:
+:data:`~tricklecast.trickle.client.exchange.ExchangeOutcome`), and obeys the :data:`Decision`:
 
 - ``Advance``: this seq is done with; the next segment gets the next ticket.
 - ``RetryAfter``: wait, then send the same segment again.
@@ -44,7 +44,7 @@ from typing import Final, Literal
 
 from tricklecast.trickle import wire
 from tricklecast.trickle.backoff import Backoff, RetryBudget
-from tricklecast.trickle.client.answers import Answer, ExchangeOutcome, Lost
+from tricklecast.trickle.client.exchange import Answer, ExchangeOutcome, Lost
 from tricklecast.trickle.client.retry import IDLE_S, RECONNECT_S, Retries, Stop
 from tricklecast.trickle.errors import (
     BrokenByPeer,

@@ -32,11 +32,10 @@ from tricklecast.publisher.events import (
 )
 from tricklecast.trickle import wire
 from tricklecast.trickle.client import faults
-from tricklecast.trickle.client.answers import Answer, ExchangeOutcome, Lost, exchange
+from tricklecast.trickle.client.exchange import Answer, ExchangeOutcome, Lost, TrickleClient, exchange
 from tricklecast.trickle.client.nodes import Nodes, ask, shown
 from tricklecast.trickle.client.retry import Stop
 from tricklecast.trickle.client.tasks import HomeLoop, Notifier, clock
-from tricklecast.trickle.client.transport import TrickleClient
 from tricklecast.trickle.errors import (
     ClosedHere,
     ConnectionLost,

@@ -39,10 +39,10 @@ from tricklecast.trickle.client.arguments import (
     httpx_auth,
     merged,
 )
+from tricklecast.trickle.client.exchange import TrickleClient
 from tricklecast.trickle.client.nodes import Nodes
 from tricklecast.trickle.client.retry import RECONNECT_S, Stop
 from tricklecast.trickle.client.tasks import HomeLoop
-from tricklecast.trickle.client.transport import TrickleClient
 from tricklecast.trickle.errors import (
     BrokenByPeer,
     ClosedHere,

@@ -34,7 +34,7 @@ from typing import Final, NamedTuple, TypeAlias
 
 from tricklecast.trickle import wire
 from tricklecast.trickle.backoff import Backoff, RetryBudget
-from tricklecast.trickle.client.answers import Answer
+from tricklecast.trickle.client.exchange import Answer
 from tricklecast.trickle.client.retry import IDLE_S, RECONNECT_S, Retries, Stop
 from tricklecast.trickle.errors import (
     ChannelNotFound,

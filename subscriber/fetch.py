@@ -37,11 +37,11 @@ from tricklecast.subscriber.core import (
 from tricklecast.subscriber.events import Monitor, Retrying, SkippedAhead
 from tricklecast.trickle import __version__, wire
 from tricklecast.trickle.client import faults
-from tricklecast.trickle.client.answers import Answer, ExchangeOutcome, Lost, exchange
+from tricklecast.trickle.client.connection import RequestTimeouts
+from tricklecast.trickle.client.exchange import Answer, ExchangeOutcome, Lost, TrickleClient, exchange
 from tricklecast.trickle.client.nodes import Nodes, ask, shown
 from tricklecast.trickle.client.retry import Stop
 from tricklecast.trickle.client.tasks import BackgroundTask, Notifier, clock
-from tricklecast.trickle.client.transport import RequestTimeouts, TrickleClient
 from tricklecast.trickle.errors import ConnectionLost, TrickleError
 from tricklecast.trickle.paths import ChannelURL
 

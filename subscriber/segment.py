@@ -12,8 +12,8 @@ from tricklecast.subscriber.events import Monitor, SegmentBroken, SegmentResumed
 from tricklecast.subscriber.fetch import Fetcher, Received
 from tricklecast.trickle import wire
 from tricklecast.trickle.client import faults
-from tricklecast.trickle.client.answers import Answer
 from tricklecast.trickle.client.connection import ResponseBody
+from tricklecast.trickle.client.exchange import Answer
 from tricklecast.trickle.client.tasks import BackgroundTask, HomeLoop
 from tricklecast.trickle.errors import ClosedHere, ConnectionLost, Position, SegmentTooLarge, header_int
 

@@ -1,7 +1,7 @@
 """Requests to a source: each has a deadline and a bound, and says in plain words what was answered instead.
 
 No redirect is followed, and no proxy of the environment is used, as by all of this project's clients
-(:mod:`~tricklecast.trickle.client.transport`).
+(:mod:`~tricklecast.trickle.client.exchange`).
 """
 
 from __future__ import annotations

@@ -36,7 +36,7 @@ from tricklecast.app.mirror.sides import (
 )
 from tricklecast.app.replication.transport import SILENCE_S, STALL_S, TURN_BYTES, put
 from tricklecast.trickle import wire
-from tricklecast.trickle.client.heads import InvalidHead, parse_response, request_head
+from tricklecast.trickle.client.grammar import InvalidHead, parse_response, request_head
 from tricklecast.trickle.errors import InvalidInput
 
 WAIT_S: Final = 20.0

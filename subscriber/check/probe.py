@@ -22,8 +22,8 @@ from tricklecast.subscriber.client import Subscriber
 from tricklecast.subscriber.segment import Segment
 from tricklecast.trickle import wire
 from tricklecast.trickle.bearer import Bearer
-from tricklecast.trickle.client.answers import Lost, exchange
-from tricklecast.trickle.client.transport import RequestTimeouts, TrickleClient
+from tricklecast.trickle.client.connection import RequestTimeouts
+from tricklecast.trickle.client.exchange import Lost, TrickleClient, exchange
 from tricklecast.trickle.errors import TrickleError
 from tricklecast.trickle.media.containers import Container
 from tricklecast.trickle.records import Reason

@@ -25,7 +25,7 @@ from tricklecast.app.core.state import Lives, Ready, Upcoming
 from tricklecast.subscriber.core import Advance, Cursor, OnLag, Resync
 from tricklecast.trickle import wire
 from tricklecast.trickle.backoff import RetryBudget
-from tricklecast.trickle.client.answers import Answer
+from tricklecast.trickle.client.exchange import Answer
 from tricklecast.trickle.wire import Life, parse_life
 
 LIMITS = Limits(window_segments=1000, overtaking_grace_s=0)

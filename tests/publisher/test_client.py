@@ -18,7 +18,6 @@ from tests.support.waiting import until
 from tricklecast.publisher import Closed, Publisher, PublisherEvent, Receipt, SegmentWriter, client
 from tricklecast.publisher.events import Failed, Finished, Renumbered, Retrying
 from tricklecast.trickle import __version__, errors, wire
-from tricklecast.trickle.client import answers
 
 
 def write_much(segment: SegmentWriter) -> None:
@@ -868,7 +867,7 @@ def test_ending_takes_a_limited_time(monkeypatch: pytest.MonkeyPatch) -> None:
 
 def test_an_endless_refusal_is_not_read_to_its_end(monkeypatch: pytest.MonkeyPatch) -> None:
     """The text of an answer is for people: its beginning is enough, and need not be whole."""
-    monkeypatch.setattr(answers, "DETAIL_S", 20.0)
+    monkeypatch.setattr("tricklecast.trickle.client.exchange.DETAIL_S", 20.0)
 
     async def main() -> None:
         async def endless(peer: Peer, head: Head) -> None:

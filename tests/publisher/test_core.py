@@ -27,7 +27,7 @@ from tricklecast.publisher.core import (
 )
 from tricklecast.trickle import errors, wire
 from tricklecast.trickle.backoff import RetryBudget
-from tricklecast.trickle.client.answers import Answer, ExchangeOutcome, Lost
+from tricklecast.trickle.client.exchange import Answer, ExchangeOutcome, Lost
 from tricklecast.trickle.client.retry import IDLE_S, MAX_RETRY_AFTER_S, MIN_DELAY_S, RECONNECT_S, Stop
 from tricklecast.trickle.errors import LocalProtocolError
 

@@ -27,7 +27,7 @@ from tricklecast.publisher.core import (
 )
 from tricklecast.trickle import errors, wire
 from tricklecast.trickle.backoff import BUDGET_RATIO, BUDGET_RESERVE
-from tricklecast.trickle.client.answers import Answer, ExchangeOutcome, Lost
+from tricklecast.trickle.client.exchange import Answer, ExchangeOutcome, Lost
 from tricklecast.trickle.client.retry import IDLE_S, MIN_DELAY_S, RECONNECT_S, Stop
 from tricklecast.trickle.errors import TrickleError
 

@@ -14,9 +14,8 @@ from tests.support.peers import Peer, fake_server, run
 from tricklecast.publisher import SegmentWriter, client, segments
 from tricklecast.publisher.client import SILENCE_S
 from tricklecast.trickle import errors
-from tricklecast.trickle.client import answers
-from tricklecast.trickle.client.answers import ExchangeOutcome, Lost
-from tricklecast.trickle.client.transport import RequestTimeouts
+from tricklecast.trickle.client.connection import RequestTimeouts
+from tricklecast.trickle.client.exchange import ExchangeOutcome, Lost, exchange
 
 SILENT_S = 0.1
 SHORT = RequestTimeouts(connect=5.0, read=SILENT_S, write=SILENT_S)
@@ -30,12 +29,12 @@ def short(monkeypatch: pytest.MonkeyPatch) -> None:
     """Silence is noticed soon."""
     monkeypatch.setattr(client, "TIMEOUT", SHORT)
 
-    async def exchange(*args: Any, **options: Any) -> ExchangeOutcome:
-        outcome = await answers.exchange(*args, **options)
+    async def exchanged(*args: Any, **options: Any) -> ExchangeOutcome:
+        outcome = await exchange(*args, **options)
         is_silence = isinstance(outcome, Lost) and outcome.waited_s > 0
         return outcome._replace(waited_s=SILENCE_S) if is_silence and isinstance(outcome, Lost) else outcome
 
-    monkeypatch.setattr(segments, "exchange", exchange)
+    monkeypatch.setattr(segments, "exchange", exchanged)
     monkeypatch.setattr(client, "CONFIRM_S", 0.05)
 
 

@@ -26,7 +26,7 @@ from tricklecast.subscriber.core import (
     Start,
 )
 from tricklecast.trickle.backoff import CAP_S, Backoff, RetryBudget
-from tricklecast.trickle.client.answers import Answer
+from tricklecast.trickle.client.exchange import Answer
 from tricklecast.trickle.client.retry import IDLE_S, MAX_RETRY_AFTER_S, MIN_DELAY_S, OUTAGE_BACKOFF, RECONNECT_S, Stop
 from tricklecast.trickle.errors import (
     ChannelNotFound,

@@ -27,7 +27,7 @@ from tricklecast.subscriber.core import (
 )
 from tricklecast.trickle import wire
 from tricklecast.trickle.backoff import BUDGET_RATIO, BUDGET_RESERVE, CAP_S
-from tricklecast.trickle.client.answers import Answer
+from tricklecast.trickle.client.exchange import Answer
 from tricklecast.trickle.client.retry import MAX_RETRY_AFTER_S, MIN_DELAY_S, RECONNECT_S, Stop
 from tricklecast.trickle.errors import ConnectionLost, Position, TrickleError
 

@@ -25,9 +25,9 @@ from tests.support.streams import serve_streams
 from tests.support.waiting import eventually, until
 from tricklecast.subscriber import Position, Segment, Subscriber
 from tricklecast.subscriber.fetch import Runtime
-from tricklecast.trickle.client import transport as transport_module
+from tricklecast.trickle.client import connecting
+from tricklecast.trickle.client.connecting import connect_tcp as really_connect
 from tricklecast.trickle.client.sockets import SocketStream
-from tricklecast.trickle.client.sockets import connect_tcp as really_connect
 from tricklecast.trickle.errors import ConnectionLost, SegmentMissing
 from tricklecast.trickle.records import AccessRecord, Op, Reason
 
@@ -517,7 +517,7 @@ class TestCancelling:
             opened.append(await really_connect(*args))
             return opened[-1]
 
-        monkeypatch.setattr(transport_module, "connect_tcp", connect)
+        monkeypatch.setattr(connecting, "connect_tcp", connect)
         return opened
 
     @pytest.mark.parametrize("native", [False, True], ids=["scope", "task"])

@@ -15,7 +15,7 @@ from tests.subscriber.test_client import Slept, collect, ended, subscribed
 from tricklecast.subscriber import Retrying, Segment, Subscriber, TrickleTransport
 from tricklecast.subscriber.core import Advance
 from tricklecast.subscriber.fetch import Runtime, is_same
-from tricklecast.trickle.client.answers import Answer
+from tricklecast.trickle.client.exchange import Answer
 from tricklecast.trickle.errors import ConnectionLost, Position
 
 Attempt = Callable[[Exchange], Awaitable[None]]

@@ -312,7 +312,6 @@ LATE_OF_COMMANDS = (
     "tricklecast.subscriber.command.clip",
     "tricklecast.subscriber.command.run",
     "tricklecast.subscriber.relay.run",
-    "tricklecast.trickle.client.waking",
 )
 """What commands import when they need it."""
 

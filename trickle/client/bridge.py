@@ -1,7 +1,7 @@
 """Between httpx and these clients: the only module of theirs that imports httpx.
 
 It is imported when a program passes something of httpx, or asks for :class:`TrickleTransport`; no other program waits
-until httpx is loaded (:mod:`.transport`). Both directions are here:
+until httpx is loaded (:mod:`.exchange`). Both directions are here:
 
 - A program's ``httpx.AsyncClient`` sends through our connections: :class:`TrickleTransport`.
 - A client of ours sends through httpx: :func:`send`, with a program's own client, transport or authentication.
@@ -22,10 +22,18 @@ import httpx
 
 from tricklecast.trickle.client import faults
 from tricklecast.trickle.client.arguments import HttpxAuth
-from tricklecast.trickle.client.connection import BodyWriter, LiveBody, Origin, RawRequest, ResponseBody
-from tricklecast.trickle.client.heads import InvalidHead, request_head
+from tricklecast.trickle.client.connecting import LOCAL_HOST, PORTS, Origin
+from tricklecast.trickle.client.connection import (
+    KEEPALIVE_S,
+    BodyWriter,
+    LiveBody,
+    Pool,
+    RawRequest,
+    RequestTimeouts,
+    ResponseBody,
+)
+from tricklecast.trickle.client.grammar import InvalidHead, request_head
 from tricklecast.trickle.client.tasks import Notifier, beside
-from tricklecast.trickle.client.transport import KEEPALIVE_S, LOCAL_HOST, PORTS, Pool, RequestTimeouts, TrickleClient
 from tricklecast.trickle.paths import UNIX, socket_path
 
 _NONE: Final[Mapping[str, str]] = {}
@@ -93,8 +101,8 @@ class TrickleTransport(httpx.AsyncBaseTransport):
     """Full-duplex HTTP/1.1 for httpx.
 
     A response has its trailers in ``response.extensions["trailers"]`` (an ``httpx.Headers``, filled at the end of the
-    body), and its :class:`~tricklecast.trickle.client.transport.ResponseBody` in ``response.extensions["body"]``, which
-    raises the errors of :mod:`.faults`.
+    body), and its :class:`~tricklecast.trickle.client.connection.ResponseBody`, which raises the errors of
+    :mod:`.faults`, in ``response.extensions["body"]``.
 
     Args:
         verify: ``True`` for the usual certificates, ``False`` for none, or an ``SSLContext``; or a pool to use.
@@ -186,23 +194,6 @@ class _Received(httpx.AsyncByteStream):
 
     async def aclose(self) -> None:
         self._body.close()
-
-
-def client_of(http: TrickleClient) -> httpx.AsyncClient:
-    """The client of httpx for what a client of ours does not send itself; both share their connections.
-
-    Raises:
-        RuntimeError: that client is closed.
-    """
-    if http.is_closed:
-        raise RuntimeError("the client is closed")
-    if http.httpx is None:
-        transport = http.transport
-        if transport is None:
-            assert http.pool is not None, "there is no transport"
-            transport = TrickleTransport(http.pool)
-        http.httpx = httpx_client(transport, http.headers, http.auth, http.timeout)
-    return http.httpx
 
 
 def httpx_client(

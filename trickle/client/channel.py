@@ -10,7 +10,6 @@ from random import Random
 from typing import Self
 
 from tricklecast.trickle import wire
-from tricklecast.trickle.client.answers import Answer, Lost, exchange
 from tricklecast.trickle.client.arguments import (
     USER_AGENT,
     Auth,
@@ -22,8 +21,9 @@ from tricklecast.trickle.client.arguments import (
     check_verify,
     httpx_auth,
 )
+from tricklecast.trickle.client.connection import RequestTimeouts
+from tricklecast.trickle.client.exchange import Answer, Lost, TrickleClient, exchange
 from tricklecast.trickle.client.nodes import Nodes, ask
-from tricklecast.trickle.client.transport import RequestTimeouts, TrickleClient
 from tricklecast.trickle.errors import ChannelNotFound, LocalProtocolError, RemoteProtocolError
 from tricklecast.trickle.paths import ChannelURL
 

@@ -1,4 +1,4 @@
-"""One HTTP/1.1 connection whose two directions are independent of each other.
+"""HTTP/1.1 connections whose two directions are independent of each other, and how they are kept.
 
 Theory of operation
 ===================
@@ -8,8 +8,8 @@ response, and drops its trailers. But a publisher that holds a POST open for min
 once, a message is one chunk, and a trailer says that a segment is truncated (docs/reference/protocol.md, sections 3 and
 4). A reader must be able to give up a wait and read on later.
 
-*The idea.* Two halves share a socket, and neither waits for the other. ``heads`` and ``decoder`` know the grammar; this
-module moves bytes. :meth:`Connection.exchange` sends a request's head, has the body written beside its own wait for the
+*The idea.* Two halves share a socket, and neither waits for the other. :mod:`.grammar` knows what bytes mean; this
+module moves them. :meth:`Connection.exchange` sends a request's head, has the body written beside its own wait for the
 response, and returns the response's body.
 
 - Request: a :class:`LiveBody` writes each chunk in the task that has the chunk, straight to the socket: no queue, no
@@ -19,6 +19,8 @@ response, and returns the response's body.
   the wait for the response. A server that no longer reads (``_cut_short``) is no error: it may have sent its response
   before.
 - Response: :class:`ResponseBody`. Bytes leave the state only when they are returned, so a cancelled read loses nothing.
+
+A :class:`Pool` makes connections (:mod:`.connecting`) and keeps those that another request may follow on.
 
 *Invariants.*
 
@@ -36,21 +38,30 @@ the socket is held, and up to ``MAX_CHUNK`` bytes of an incomplete chunk.
 
 from __future__ import annotations
 
+import os
 import ssl
 from abc import abstractmethod
 from collections.abc import AsyncIterator, Callable, Container
 from dataclasses import dataclass
 from time import monotonic
-from typing import Final, Protocol
+from typing import Final, NamedTuple, Protocol
 
 import anyio
 import anyio.lowlevel
 from anyio.abc import ByteStream
 
 from tricklecast.trickle.client import faults
-from tricklecast.trickle.client.decoder import MAX_CHUNK, BodyDecoder, InvalidBody
+from tricklecast.trickle.client.connecting import Origin, connect, reason, tls_context
 from tricklecast.trickle.client.faults import InvalidAnswer, NoAnswer
-from tricklecast.trickle.client.heads import Fields, InvalidHead, ResponseHead, parse_response
+from tricklecast.trickle.client.grammar import (
+    MAX_CHUNK,
+    BodyDecoder,
+    Fields,
+    InvalidBody,
+    InvalidHead,
+    ResponseHead,
+    parse_response,
+)
 from tricklecast.trickle.client.sockets import Silence, SocketStream
 from tricklecast.trickle.client.tasks import BackgroundTask
 
@@ -65,14 +76,17 @@ on its way: a network that needs ``read_s`` for it is as good as down."""
 MAX_CHUNKS: Final = 256
 """After this many chunks in a row without a pause, a read lets other tasks run."""
 
+KEEPALIVE_S: Final = 30.0
+"""An idle connection is reused for this long: less than the server's 75 s and the usual 60 s of load balancers."""
+
+MAX_IDLE: Final = 4
+"""Idle connections per origin: a client needs one for its segment, two for preconnects, and one for a question."""
+
 READ_ERRORS: Final = (
     *(anyio.EndOfStream, anyio.BrokenResourceError, anyio.ClosedResourceError),
     *(ssl.SSLError, Silence),
 )
 """What reading a stream raises; :meth:`Connection.fault` says what it means."""
-
-Origin = tuple[str, str, int]
-"""Scheme, host, port."""
 
 
 class BodyWriter(Protocol):
@@ -147,6 +161,23 @@ class RawRequest:
     connect_s: float | None = None
     write_s: float | None = None
     read_s: float | None = None
+
+
+class RequestTimeouts(NamedTuple):
+    """Timeouts of one request, in seconds; ``None``: for ever. httpx accepts this tuple for its ``Timeout``."""
+
+    connect: float | None = None
+    read: float | None = None
+    write: float | None = None
+    pool: float | None = None
+
+    @classmethod
+    def each(cls, seconds: float) -> RequestTimeouts:
+        """The same time for each of connecting, reading and writing."""
+        return cls(seconds, seconds, seconds)
+
+
+NO_TIMEOUTS: Final = RequestTimeouts()
 
 
 class Connection:
@@ -584,3 +615,90 @@ _NOTHING: Final = ResponseHead(b"1.1", 200, b"", [], False, 0, True)
 
 NO_BODY: Final = ResponseBody(None, _NOTHING, BodyDecoder(_NOTHING))
 """The body of a response that has none."""
+
+
+class Pool:
+    """Sends requests in full-duplex HTTP/1.1, and keeps connections for the next ones.
+
+    Args:
+        verify: ``True`` for the certificates that ``SSL_CERT_FILE`` or ``SSL_CERT_DIR`` name, else certifi's; ``False``
+            for none; or an ``SSLContext``.
+        keepalive_s: how long an idle connection may be reused, in seconds.
+    """
+
+    def __init__(self, verify: ssl.SSLContext | bool = True, *, keepalive_s: float = KEEPALIVE_S) -> None:
+        self._verify = verify  # replaced by an SSLContext at the first https request
+        self._keepalive_s = keepalive_s
+        self._idle: dict[Origin, list[Connection]] = {}  # the newest connection is last, and is used first
+        self._answering: set[Origin] = set()  # servers that have answered
+
+    async def send(self, request: RawRequest) -> ResponseBody:
+        """Send the request and wait for the final response's head: :meth:`Connection.exchange`.
+
+        If an idle connection turns out to be dead, the request is sent once more, on a new one.
+
+        Raises:
+            ConnectError: no connection could be made (``ConnectTimeout``: not in time).
+            TransportError: see :meth:`Connection.exchange`.
+        """
+        connection = self._reusable(request.origin) or await self._connected(request)
+        try:
+            try:
+                response = await connection.exchange(request)
+            except NoAnswer:
+                # A GET may wait long for its response: if its connection ends, a server is lost.
+                if request.head.startswith(b"GET ") or not connection.reused or connection.body_begun:
+                    raise
+                connection.close()
+                connection = await self._connected(request)
+                response = await connection.exchange(request)
+        except BaseException:
+            connection.close()  # no other request can follow on it
+            raise
+        self._answering.add(request.origin)
+        return response
+
+    def _reusable(self, origin: Origin) -> Connection | None:
+        """An idle connection that is still usable, if there is one."""
+        idle = self._idle.get(origin)
+        while idle:
+            connection = idle.pop()
+            if connection.is_usable():
+                return connection
+            connection.close()
+        return None
+
+    async def _connected(self, request: RawRequest) -> Connection:
+        """A new connection."""
+        origin = request.origin
+        try:
+            with anyio.fail_after(request.connect_s):
+                stream, tcp = await connect(origin, await self._context() if origin[0] == "https" else None)
+        except TimeoutError as error:
+            raise faults.ConnectTimeout(f"{origin[1]} did not answer in time") from error
+        except (anyio.BrokenResourceError, anyio.EndOfStream) as error:
+            raise faults.ConnectError("the connection was closed during the TLS handshake") from error
+        except (OSError, UnicodeError) as error:  # UnicodeError: not a host name
+            raise faults.ConnectError(reason(error)) from error
+        return Connection(origin, stream, tcp, self._answering, self.release)
+
+    def release(self, connection: Connection) -> None:
+        """Take a connection back after an exchange: keep it if another request may follow, else close it."""
+        idle = self._idle.setdefault(connection.origin, [])
+        if len(idle) >= MAX_IDLE or not connection.start_next(self._keepalive_s):
+            connection.close()
+        else:
+            idle.append(connection)
+
+    async def aclose(self) -> None:
+        """Close the idle connections; each one in use is closed with its response."""
+        for idle in self._idle.values():
+            while idle:
+                idle.pop().close()
+
+    async def _context(self) -> ssl.SSLContext:
+        if not isinstance(self._verify, ssl.SSLContext):
+            files = (os.environ.get("SSL_CERT_FILE"), os.environ.get("SSL_CERT_DIR")) if self._verify else None
+            # In a thread: reading certificates takes tens of milliseconds.
+            self._verify = await anyio.to_thread.run_sync(tls_context, files)
+        return self._verify

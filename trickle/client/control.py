@@ -13,9 +13,9 @@ from typing import Any, Final
 import anyio
 import httpx
 
-from tricklecast.trickle.client.answers import first_line
 from tricklecast.trickle.client.arguments import Auth, httpx_auth
 from tricklecast.trickle.client.bridge import TrickleTransport
+from tricklecast.trickle.client.exchange import first_line
 from tricklecast.trickle.errors import ConnectionLost, Refused, RemoteProtocolError, TrickleError
 from tricklecast.trickle.wire import printable, redacted
 

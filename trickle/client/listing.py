@@ -10,9 +10,9 @@ from typing import Any, Final
 
 import httpx
 
-from tricklecast.trickle.client.answers import first_line
 from tricklecast.trickle.client.arguments import Auth, check_number, check_verify, server_url
 from tricklecast.trickle.client.control import TIMEOUT_S, ask, json_of
+from tricklecast.trickle.client.exchange import first_line
 from tricklecast.trickle.errors import RemoteProtocolError, TrickleError, error_for
 from tricklecast.trickle.paths import is_reserved
 from tricklecast.trickle.wire import redacted

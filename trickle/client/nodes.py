@@ -42,7 +42,7 @@ from urllib.parse import urlsplit
 import anyio
 
 from tricklecast.trickle import wire
-from tricklecast.trickle.client.answers import Answer, ExchangeOutcome, Lost
+from tricklecast.trickle.client.exchange import Answer, ExchangeOutcome, Lost
 from tricklecast.trickle.client.retry import MIN_DELAY_S
 from tricklecast.trickle.errors import ConnectionLost, InvalidInput, TrickleError
 from tricklecast.trickle.paths import ChannelURL
@@ -139,7 +139,7 @@ def ask(
     """Make a request at the node where the client stands, and at the next ones where that fails.
 
     Args:
-        request: makes it at the node of this URL, by :func:`~tricklecast.trickle.client.answers.exchange`.
+        request: makes it at the node of this URL, by :func:`~tricklecast.trickle.client.exchange.exchange`.
         seq: the segment that it is about, for errors.
         may_wait: a node that lets the client wait in vain has not failed.
         is_untouched: whether nothing of the request's body was taken so far.

@@ -1,4 +1,4 @@
-"""A TCP stream whose reading side survives a failed write, and how it is connected.
+"""A TCP stream whose reading side survives a failed write, and how a task waits for it.
 
 Theory of operation
 ===================
@@ -11,23 +11,38 @@ reading side as soon as one write fails, and the answer with it.
 kernel: a failed write sets ``peer_stopped_reading``, drops later writes, and changes nothing for reads.
 
 *Cost.* Data for which the kernel has room is written at once. Under asyncio the event loop watches the socket as long
-as it is open: when bytes come, the loop reads them, and runs the task that waits in the same turn (:mod:`.waking`).
-Registering the socket for each wait would cost two more system calls per read. Under trio each wait goes through anyio.
-Whether the present loop is still the one that watches is asked once per request (:meth:`SocketStream.is_silent`).
+as it is open: when bytes come, the loop reads them, and runs the task that waits in the same turn. Registering the
+socket for each wait would cost two more system calls per read. Under trio each wait goes through anyio. Whether the
+present loop is still the one that watches is asked once per request (:meth:`SocketStream.is_silent`).
 
 *Bound.* While bytes wait that no task has taken, the loop does not watch the socket. So one read of :data:`READ_BYTES`
 is held; the rest stays in the kernel, and the server waits.
+
+How a task of asyncio is woken
+------------------------------
+
+*The problem.* When a socket has bytes, asyncio runs a callback, which completes a future. That only schedules the task:
+it runs in the next turn, which has its own look at all sockets. A chunk or an answer takes two turns so, and a turn
+costs as much as the rest of a small read.
+
+*The idea.* asyncio lets a task wait for any object that behaves as a future (``asyncio.isfuture``): the task leaves a
+callback with it, which runs the task. A :class:`Waiter` keeps that callback, and :meth:`Waiter.wake_now` calls it at
+once, in the task's own context. A future of asyncio's own does more than that, and takes three times as long.
+
+That task most often wakes another one: the request's task has the answer, and its program waits for that.
+:meth:`Waiter.wake_soon` runs that one right after it, in the same callback, and so on for :data:`MAX_STEPS` tasks.
+
+*Invariant.* No task may run within another one. So only the event loop itself may call :meth:`Waiter.wake_now`, in a
+callback. All others wake, fail or cancel a waiter as any future: its task runs in the next turn.
 """
 
 from __future__ import annotations
 
-import os
 import select
 import socket
-import ssl
 import sys
-from collections.abc import Callable, Sequence
-from contextlib import suppress
+from collections.abc import Callable, Generator, Sequence
+from contextvars import Context
 from fcntl import ioctl
 from functools import cache
 from math import inf
@@ -40,33 +55,17 @@ import anyio.lowlevel
 from anyio.abc import ByteStream
 
 if TYPE_CHECKING:
-    import asyncio
-
-    from tricklecast.trickle.client.waking import Waiter
-
-STAGGER_S: Final = 0.25
-"""If an address of a host has not answered after this time, the next one is tried beside it (RFC 8305, section 5)."""
-
-PEER_TIMEOUT_S: Final = 10
-"""A server that acknowledges nothing for this long has vanished. On a quiet connection, probes begin after this time.
-TCP itself would wait for a quarter of an hour, or for ever."""
+    from asyncio import AbstractEventLoop, TimerHandle
 
 READ_BYTES: Final = 120 * 1024
 """A read takes a chunk of 64 KiB with its framing in one system call. Python allocates all of these bytes each time:
 from 128 KiB on, the C library maps new pages for each read (``M_MMAP_THRESHOLD``), at three times the CPU."""
 
-QUEUE_FULL_S: Final = 0.02
-"""A Unix socket whose server has too many connections waiting is tried again after this time."""
+MAX_STEPS: Final = 16
+"""So many tasks run in one callback, one after the other. Then others get their turn."""
 
-_OPTIONS: Final = {
-    # A chunk is a frame of live media or a small message: it leaves at once, not after the last one is acknowledged.
-    "TCP_NODELAY": 1,
-    "TCP_KEEPIDLE": PEER_TIMEOUT_S,
-    "TCP_KEEPINTVL": 2,
-    "TCP_KEEPCNT": PEER_TIMEOUT_S // 2,
-    "TCP_USER_TIMEOUT": PEER_TIMEOUT_S * 1000,
-}
-"""Options of TCP. Systems differ: an option that this system does not know is left out."""
+_DUE: Final[dict[AbstractEventLoop, list[Waiter]]] = {}
+"""Of each loop that runs tasks in :meth:`Waiter.wake_now` at this moment: the waiters whose tasks follow."""
 
 
 class Silence(Exception):
@@ -104,7 +103,7 @@ class SocketStream(ByteStream):
         self._now: Callable[[], float] = monotonic  # the clock of that loop
         self._due_at = 0.0  # when the present wait becomes a Silence
         # One timer serves many waits: only when it fires, at or before _due_at, it is set again.
-        self._timer: asyncio.TimerHandle | None = None
+        self._timer: TimerHandle | None = None
         self._fires_at = inf
 
     def send_now(self, parts: Sequence[bytes | memoryview]) -> bytes | memoryview:
@@ -217,9 +216,7 @@ class SocketStream(ByteStream):
 
     def _watch(self) -> Waiter:
         """Let the present event loop watch the socket."""
-        from tricklecast.trickle.client.waking import clock_of
-
-        self._waiter = waiter = waiter_type()()
+        self._waiter = waiter = Waiter()
         self._now = clock_of(waiter.loop)
         waiter.loop.add_reader(self._socket, self._read)
         self._set_timer(None)
@@ -245,14 +242,14 @@ class SocketStream(ByteStream):
         if waiter is not None and not waiter.loop.is_closed():
             waiter.loop.remove_reader(self._socket)
 
-    def _set_timer(self, loop: asyncio.AbstractEventLoop | None) -> None:
+    def _set_timer(self, loop: AbstractEventLoop | None) -> None:
         if self._timer is not None:
             self._timer.cancel()
         self._timer, self._fires_at = None, inf
         if loop is not None:
             self._timer, self._fires_at = loop.call_at(self._due_at, self._on_timer, loop), self._due_at
 
-    def _on_timer(self, loop: asyncio.AbstractEventLoop) -> None:
+    def _on_timer(self, loop: AbstractEventLoop) -> None:
         self._timer, self._fires_at = None, inf
         if self._waiter is None or self._waiter.done() or self.receive_s is None:
             return
@@ -293,87 +290,113 @@ class SocketStream(ByteStream):
                 waiter.wake_soon()
 
 
-async def connect_tcp(host: str, port: int) -> SocketStream:
-    """Connect to the first of a host's addresses that answers (happy eyeballs, RFC 8305).
+# How a task waits.
 
-    Raises:
-        OSError: the host has no address, or no address could be connected to.
+
+class Waiter:
+    """What one task of the present event loop of asyncio waits for, as often as it likes.
+
+    A wake that comes while it does not wait is nothing.
+
+    Attributes:
+        loop: the event loop.
     """
-    sock = await (_connect_trio if in_trio() else _connect_asyncio)(host, port)
-    with suppress(OSError):  # the peer has reset the connection already: the first read raises that
-        sock.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
-        for name, value in _OPTIONS.items():
-            if (option := getattr(socket, name, None)) is not None:
-                sock.setsockopt(socket.IPPROTO_TCP, option, value)
-    return SocketStream(sock)
 
+    __slots__ = ("_asyncio_future_blocking", "_error", "_in", "_wake", "loop")
 
-async def connect_unix(path: str) -> SocketStream:
-    """Connect to a Unix socket. The caller limits the time: where the server's queue is full, this waits for it.
+    def __init__(self) -> None:
+        self.loop: Final = running_loop()()
+        self._asyncio_future_blocking = False  # how asyncio sees that it is awaited
+        self._wake: Callable[[Waiter], object] | None = None  # runs the task; None: no task waits
+        self._in: Context  # which it runs in
+        self._error: BaseException | None = None  # that the task gets
 
-    Raises:
-        OSError: there is no such socket, or nobody listens on it.
-    """
-    sock = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
-    sock.setblocking(False)
-    try:
-        while True:
-            try:
-                sock.connect(path)
-                return SocketStream(sock)
-            except BlockingIOError:  # the kernel tells nobody when the queue has room
-                await anyio.sleep(QUEUE_FULL_S)
-    except BaseException:
-        sock.close()
-        raise
+    def __await__(self) -> Generator[Waiter, None, None]:
+        self._asyncio_future_blocking = True
+        yield self
+
+    def wake_now(self) -> None:
+        """Run the task before this returns.
+
+        Only for callbacks of the event loop: a task must not run another one.
+        """
+        loop = self.loop
+        _DUE[loop] = due = [self]
+        try:
+            for waiter in due:  # which grows meanwhile
+                wake, waiter._wake = waiter._wake, None
+                if wake is not None:
+                    waiter._in.run(wake, waiter)
+        except BaseException:  # the program was told to end
+            del _DUE[loop]
+            for waiter in due:
+                waiter.wake_soon()
+            raise
+        del _DUE[loop]
+
+    def wake_soon(self) -> None:
+        """Let the task run after the present one, in this turn or the next one."""
+        due = _DUE.get(self.loop)
+        if due is not None and len(due) < MAX_STEPS:
+            due.append(self)
+        else:
+            self._schedule(None)
+
+    def fail(self, error: BaseException) -> None:
+        """Raise an error in the task, in the next turn."""
+        self._schedule(error)
+
+    def _schedule(self, error: BaseException | None) -> bool:
+        wake, self._wake = self._wake, None
+        if wake is not None:
+            self._error = error
+            self.loop.call_soon(wake, self, context=self._in)
+        return wake is not None
+
+    # What asyncio's tasks and anyio call; see asyncio.Future.
+
+    def get_loop(self) -> AbstractEventLoop:
+        """The loop whose tasks may wait for it."""
+        return self.loop
+
+    def add_done_callback(self, fn: Callable[[Waiter], object], /, *, context: Context) -> None:
+        """A task waits."""
+        self._wake, self._in = fn, context
+
+    def done(self) -> bool:
+        """Whether no task waits."""
+        return self._wake is None
+
+    def cancel(self, msg: object = None) -> bool:
+        """The task is cancelled; ``False``: it did not wait any more."""
+        from asyncio import CancelledError
+
+        return self._schedule(CancelledError() if msg is None else CancelledError(msg))
+
+    def result(self) -> None:
+        """Raise in the task what it gets."""
+        error, self._error = self._error, None
+        if error is not None:
+            raise error
 
 
 @cache
-def waiter_type() -> type[Waiter]:
-    """What tasks of asyncio wait for. It is imported late, since programs of trio load no asyncio, and once, since a
-    statement that imports takes as long as the rest of a wait."""
-    from tricklecast.trickle.client.waking import Waiter
+def running_loop() -> Callable[[], AbstractEventLoop]:
+    """asyncio's function that returns the running loop. It is imported late, since programs of trio load no asyncio,
+    and once, since a statement that imports takes as long as the rest of a wait."""
+    from asyncio import get_running_loop
 
-    return Waiter
+    return get_running_loop
+
+
+def clock_of(loop: AbstractEventLoop) -> Callable[[], float]:
+    """The clock of an event loop: asyncio's own loops have a method that does nothing but call another clock."""
+    from asyncio import BaseEventLoop
+
+    return monotonic if getattr(loop.time, "__func__", None) is BaseEventLoop.time else loop.time
 
 
 def in_trio() -> bool:
     """Whether the current task belongs to trio."""
     trio = sys.modules.get("trio")
     return trio is not None and bool(trio.lowlevel.in_trio_task())
-
-
-async def _connect_asyncio(host: str, port: int) -> socket.socket:
-    import aiohappyeyeballs  # under asyncio alone, and it loads more of it
-
-    found = await anyio.getaddrinfo(host, port, type=socket.SOCK_STREAM)
-    try:
-        return await aiohappyeyeballs.start_connection(found, happy_eyeballs_delay=STAGGER_S)
-    except RuntimeError as error:  # uvloop raises it for some failures
-        raise OSError(str(error)) from error
-
-
-async def _connect_trio(host: str, port: int) -> socket.socket:
-    import trio
-
-    stream = await trio.open_tcp_stream(host, port, happy_eyeballs_delay=STAGGER_S)
-    sock = socket.socket(fileno=stream.socket.detach())
-    sock.setblocking(False)
-    return sock
-
-
-_NOT_TLS: Final = frozenset({"WRONG_VERSION_NUMBER", "RECORD_LAYER_FAILURE"})
-"""Versions of OpenSSL have these reasons for a peer that does not speak TLS."""
-
-
-def reason(error: BaseException) -> str:
-    """Say in words why no connection could be made. anyio and aiohappyeyeballs hide the first cause in a group."""
-    cause = error.__cause__
-    while isinstance(cause, BaseExceptionGroup):
-        cause = cause.exceptions[0]
-    first = cause if isinstance(cause, OSError) else error
-    if isinstance(first, ssl.SSLError) and getattr(first, "reason", None) in _NOT_TLS:
-        return "the server does not speak TLS: the URL may have to begin with http://"
-    if isinstance(first, OSError) and not isinstance(first, ssl.SSLError | socket.gaierror) and (first.errno or 0) > 0:
-        return os.strerror(first.errno or 0)
-    return getattr(first, "strerror", None) or str(first) or type(first).__name__

@@ -27,13 +27,11 @@ from typing import TYPE_CHECKING, Any, Final, TypeVar
 import anyio
 import anyio.lowlevel
 
-from tricklecast.trickle.client.sockets import in_trio, waiter_type
+from tricklecast.trickle.client.sockets import Waiter, clock_of, in_trio, running_loop
 from tricklecast.trickle.errors import ClosedHere, LocalProtocolError, TrickleError
 
 if TYPE_CHECKING:
     import asyncio
-
-    from tricklecast.trickle.client.waking import Waiter
 
 T = TypeVar("T")
 E = TypeVar("E", bound=BaseException)
@@ -59,7 +57,7 @@ class Notifier:
             await self._event.wait()
             return
         # Not an event: anyio looks for its kind of loop for each one, which takes longer than the wait.
-        waiter, self._spare = self._spare or waiter_type()(), None
+        waiter, self._spare = self._spare or Waiter(), None
         self._waiting += (waiter,)
         try:
             await waiter
@@ -85,9 +83,7 @@ def clock() -> Callable[[], float]:
         import trio
 
         return trio.current_time
-    from tricklecast.trickle.client.waking import clock_of
-
-    return clock_of(waiter_type().running())
+    return clock_of(running_loop()())
 
 
 class HomeLoop:
@@ -110,7 +106,7 @@ class HomeLoop:
 
             self._present = trio.lowlevel.current_trio_token
         else:
-            self._present = waiter_type().running
+            self._present = running_loop()
         self._loop = self._present()
 
     def check(self) -> None:

@@ -1,8 +1,8 @@
 """One raw connection: it sends bytes exactly as a case wants them, and forgives a server nothing.
 
 A client library hides faults: it forgives a bare line feed, a second Content-Length, or a body that stops early. This
-connection reads with the grammar of our clients (:mod:`~tricklecast.trickle.client.heads` and
-:mod:`~tricklecast.trickle.client.decoder`), which allows a response one meaning only, and keeps chunks apart, because
+connection reads with the grammar of our clients (:mod:`~tricklecast.trickle.client.grammar` and
+:mod:`~tricklecast.trickle.client.grammar`), which allows a response one meaning only, and keeps chunks apart, because
 the protocol has rules about single chunks.
 
 Deadlines are generous: they only end a case that has failed. A case proves that something does *not* come by order,
@@ -35,8 +35,7 @@ from tricklecast.app.tools.conformance.response import (
     equal,
     shorten,
 )
-from tricklecast.trickle.client.decoder import BodyDecoder, InvalidBody
-from tricklecast.trickle.client.heads import InvalidHead, parse_response
+from tricklecast.trickle.client.grammar import BodyDecoder, InvalidBody, InvalidHead, parse_response
 
 AT_ONCE_S: Final = 10.0
 """Deadline for an answer that must come at once: long enough for a busy machine, shorter than an endless wait."""

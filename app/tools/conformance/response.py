@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 from typing import Final, TypeVar
 
 from tricklecast.trickle import wire
-from tricklecast.trickle.client.heads import Fields, ResponseHead
+from tricklecast.trickle.client.grammar import Fields, ResponseHead
 
 _TRICKLE_HEADERS: Final = (
     wire.SEQ, wire.LATEST, wire.EARLIEST, wire.NEXT, wire.SIZE, wire.EPOCH, wire.CLOSED, wire.LIFE,

@@ -8,16 +8,21 @@ from pathlib import Path
 from urllib.parse import quote
 
 import anyio
+import anyio.lowlevel
 import httpx
 import pytest
 
-from tests.support.bodies import Chunks
+from tests.support.bodies import Chunks, http_client
 from tests.support.peers import Head, Peer, fake_server, run
 from tricklecast.trickle.client import bridge, faults
-from tricklecast.trickle.client.answers import Answer, exchange
-from tricklecast.trickle.client.bridge import HttpxBody, Streamed, TrickleTransport, client_of
-from tricklecast.trickle.client.connection import BodyWriter, LiveBody, ResponseBody
-from tricklecast.trickle.client.transport import Pool, TrickleClient
+from tricklecast.trickle.client.bridge import HttpxBody, Streamed, TrickleTransport
+from tricklecast.trickle.client.connection import (
+    BodyWriter,
+    LiveBody,
+    Pool,
+    ResponseBody,
+)
+from tricklecast.trickle.client.exchange import Answer, TrickleClient, exchange
 
 
 class Parts(LiveBody):
@@ -362,7 +367,7 @@ def test_closing_closes_the_transport_of_the_program() -> None:
         transport = Counted()
         async with TrickleClient(transport=transport) as http:
             assert isinstance(await exchange(http, "GET", "http://host/"), Answer)
-            assert client_of(http) is client_of(http)
+            assert http.by_httpx() is http.by_httpx()
         assert transport.closed == 1
         with pytest.raises(RuntimeError, match="closed"):
             await exchange(http, "GET", "http://host/")
@@ -388,5 +393,38 @@ def test_both_ways_share_the_connections() -> None:
             assert len(server.peers) == 1
         assert [head.headers["x"] for head in heads] == ["1", "1"]
         assert "authorization" in heads[1].headers
+
+    run(main())
+
+
+def test_a_plain_iterator_is_left_as_it_is() -> None:
+    """Only generators are closed."""
+
+    class Once:
+        def __init__(self) -> None:
+            self.left = [b"data"]
+
+        def __aiter__(self) -> Once:
+            return self
+
+        async def __anext__(self) -> bytes:
+            if not self.left:
+                raise StopAsyncIteration
+            return self.left.pop()
+
+    class Body(httpx.AsyncByteStream):
+        def __aiter__(self) -> AsyncIterator[bytes]:
+            return Once()
+
+    async def main() -> None:
+        async def script(peer: Peer) -> None:
+            await peer.head()
+            assert await peer.body() == [b"data"]
+            await peer.answer(200)
+
+        async with fake_server(script) as server, http_client() as http:
+            request = http.build_request("POST", server.base, headers={"Transfer-Encoding": "chunked"})
+            request.stream = Body()
+            assert (await http.send(request)).status_code == 200
 
     run(main())

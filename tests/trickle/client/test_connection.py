@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import socket
 import ssl
 from collections.abc import AsyncIterator
@@ -15,18 +16,32 @@ import anyio.lowlevel
 import httpx
 import pytest
 
-from tests.subscriber.fake import Exchange, FakeServer, Handler, fake, run
+from tests.subscriber.fake import Exchange, FakeServer, Handler, fake
 from tests.support.bodies import Chunks, Silent, Written, endless, http_client, live
 from tests.support.certificates import make_certificate
-from tests.support.peers import Peer, fake_server
+from tests.support.peers import Peer, fake_server, run
 from tests.support.streams import serve_streams
 from tricklecast.trickle import wire
 from tricklecast.trickle.client import faults
 from tricklecast.trickle.client.bridge import TrickleTransport
-from tricklecast.trickle.client.connection import MAX_CHUNKS, MAX_INTERIM, SMALL, BodyWriter, Connection, RawRequest
-from tricklecast.trickle.client.decoder import MAX_CHUNK
-from tricklecast.trickle.client.sockets import SocketStream, connect_tcp
-from tricklecast.trickle.client.transport import MAX_IDLE
+from tricklecast.trickle.client.connecting import (
+    connect_tcp,
+)
+from tricklecast.trickle.client.connection import (
+    MAX_CHUNKS,
+    MAX_IDLE,
+    MAX_INTERIM,
+    SMALL,
+    BodyWriter,
+    Connection,
+    Pool,
+    RawRequest,
+    RequestTimeouts,
+)
+from tricklecast.trickle.client.grammar import (
+    MAX_CHUNK,
+)
+from tricklecast.trickle.client.sockets import SocketStream
 
 
 def client(server: FakeServer, tls: ssl.SSLContext | None = None) -> httpx.AsyncClient:
@@ -1340,3 +1355,365 @@ def test_a_body_that_writes_itself_need_not_be_readable() -> None:
     """One that is not says so."""
     with pytest.raises(NotImplementedError, match="cannot be read"):
         aiter(Written())
+
+
+@pytest.mark.parametrize("ends", [False, True])
+def test_a_live_body_starts_again_on_the_connection_that_replaces_a_dead_one(ends: bool) -> None:
+    """It does so if no chunk was written; its end alone is repeated."""
+
+    async def main() -> None:
+        async def stale(peer: Peer) -> None:
+            await peer.head()
+            await peer.answer(200)
+            await peer.head()
+            peer.writer.close()
+
+        async def fresh(peer: Peer) -> None:
+            await peer.head()
+            assert await peer.body() == ([] if ends else [b"one"])
+            await peer.answer(200)
+
+        class Twice(Written):
+            def start(self, writer: BodyWriter) -> None:
+                super().start(writer)
+                if ends:
+                    writer.end()
+                elif self.starts == 2:
+                    assert writer.write(b"one", last=True)
+
+        async with fake_server(stale, fresh) as server, http_client() as http:
+            await http.get(server.base)
+            body = Twice()
+            assert (await http.send(live(http, server.base, body))).status_code == 200
+            assert body.starts == 2
+
+    run(main())
+
+
+def test_a_clean_connection_is_used_again() -> None:
+    """Requests share a connection if the body was sent and the response allows it."""
+
+    async def main() -> None:
+        async def script(peer: Peer) -> None:
+            for _ in range(3):
+                head = await peer.head()
+                assert head.method == "GET" or await peer.body() == [b"data"]
+                await peer.answer(200, body=b"ok")
+            await peer.closed()
+
+        async with fake_server(script) as server, http_client() as http:
+            for _ in range(2):
+                assert (await http.post(server.base, content=Chunks(b"data"))).text == "ok"
+            assert (await http.get(server.base)).text == "ok"
+            assert len(server.peers) == 1
+
+    run(main())
+
+
+def test_a_connection_is_not_used_again_after_an_early_answer_or_a_close() -> None:
+    """An unfinished body or ``Connection: close`` closes it."""
+
+    async def main() -> None:
+        async def early(peer: Peer) -> None:
+            await peer.head()
+            await peer.answer(200)
+            await peer.closed()
+
+        async def closing(peer: Peer) -> None:
+            await peer.head()
+            await peer.answer(200, {"Connection": "close"})
+            await peer.closed()
+
+        async with fake_server(early, closing, closing) as server, http_client() as http:
+            for content in (Silent(), b"", b""):
+                assert (await http.post(server.base, content=content)).status_code == 200
+            assert len(server.peers) == 3
+
+    run(main())
+
+
+def test_a_pooled_connection_that_was_closed_is_not_used() -> None:
+    """An idle connection that the server has closed is not used."""
+
+    async def main() -> None:
+        gone = asyncio.Event()
+
+        async def once(peer: Peer) -> None:
+            await peer.head()
+            await peer.answer(200)
+            peer.writer.close()
+            await peer.writer.wait_closed()
+            gone.set()
+
+        async with fake_server(once) as server, http_client() as http:
+            for _ in range(2):
+                await http.get(server.base)
+                await gone.wait()
+                gone.clear()
+            assert len(server.peers) == 2
+
+    run(main())
+
+
+@pytest.mark.parametrize("method", ["DELETE", "POST"])
+def test_a_stale_connection_is_replaced_once(method: str) -> None:
+    """If an idle connection dies under the head, the request is sent on a new one."""
+
+    async def main() -> None:
+        async def stale(peer: Peer) -> None:
+            await peer.head()
+            await peer.answer(200)
+            await peer.head()
+            peer.reset()
+
+        async def fresh(peer: Peer) -> None:
+            await peer.head()
+            await peer.answer(200, body=b"fresh")
+
+        async with fake_server(stale, fresh) as server, http_client() as http:
+            await http.get(server.base)
+            content = Silent() if method == "POST" else None
+            response = await http.request(method, server.base, content=content)
+        assert response.text == "fresh"
+
+    run(main())
+
+
+def test_a_get_whose_pooled_connection_ends_fails() -> None:
+    """A GET may wait long, so the end of its connection is a lost server."""
+
+    async def main() -> None:
+        async def script(peer: Peer) -> None:
+            await peer.head()
+            await peer.answer(200)
+            await peer.head()
+            peer.reset()
+
+        async with fake_server(script) as server, http_client() as http:
+            await http.get(server.base)
+            with pytest.raises(httpx.ReadError):
+                await http.get(server.base)
+            assert len(server.peers) == 1
+
+    run(main())
+
+
+def test_the_body_continues_on_the_connection_that_replaced_a_stale_one() -> None:
+    """A chunk that comes after the replacement is sent there, in full."""
+
+    async def main() -> None:
+        replaced = asyncio.Event()
+
+        async def stale(peer: Peer) -> None:
+            await peer.head()
+            await peer.answer(200)
+            await peer.head()
+            peer.writer.close()
+
+        async def fresh(peer: Peer) -> None:
+            await peer.head()
+            replaced.set()
+            assert await peer.body() == [b"late"]
+            await peer.answer(200)
+
+        async def body() -> AsyncIterator[bytes]:
+            await replaced.wait()
+            yield b"late"
+
+        async with fake_server(stale, fresh) as server, http_client() as http:
+            await http.get(server.base)
+            assert (await http.post(server.base, content=body())).status_code == 200
+
+    run(main())
+
+
+@pytest.mark.parametrize("empty", [False, True])
+@pytest.mark.parametrize("steps", range(10))
+def test_a_chunk_that_meets_the_death_of_its_connection_is_sent_or_refused(steps: int, empty: bool) -> None:
+    """The chunk goes to the new connection, or the request fails; neither waits for ever."""
+
+    async def main() -> None:
+        dying = asyncio.Event()
+        sent: list[bytes] = []
+
+        async def stale(peer: Peer) -> None:
+            await peer.head()
+            await peer.answer(200)
+            await peer.head()
+            peer.writer.close()
+            dying.set()
+
+        async def fresh(peer: Peer) -> None:
+            await peer.head()
+            sent.extend(await peer.body())
+            await peer.answer(200)
+
+        async def body() -> AsyncIterator[bytes]:
+            await dying.wait()
+            for _ in range(steps):
+                await anyio.lowlevel.checkpoint()
+            if not empty:
+                yield b"chunk"
+
+        async with fake_server(stale, fresh) as server, http_client() as http:
+            await http.get(server.base)
+            try:
+                response = await http.post(server.base, content=body())
+            except httpx.ReadError:
+                assert len(server.peers) == 1
+            else:
+                assert (response.status_code, sent) == (200, [] if empty else [b"chunk"])
+
+    run(main())
+
+
+def test_a_fresh_connection_that_breaks_is_not_replaced() -> None:
+    """Only an idle connection is replaced; any other failure goes to the caller."""
+
+    async def main() -> None:
+        async def script(peer: Peer) -> None:
+            await peer.head()
+            peer.reset()
+
+        async with fake_server(script) as server, http_client() as http:
+            with pytest.raises(httpx.ReadError):
+                await http.get(server.base)
+            assert len(server.peers) == 1
+
+    run(main())
+
+
+def test_a_stale_connection_is_not_replaced_after_a_body_byte() -> None:
+    """Bytes that may have arrived are not sent twice."""
+
+    async def main() -> None:
+        async def stale(peer: Peer) -> None:
+            await peer.head()
+            await peer.answer(200)
+            await peer.head()
+            await peer.chunk()
+            peer.reset()
+
+        async with fake_server(stale) as server, http_client() as http:
+            await http.get(server.base)
+            with pytest.raises(httpx.ReadError):
+                await http.post(server.base, content=endless())
+            assert len(server.peers) == 1
+
+    run(main())
+
+
+def test_a_server_that_closes_without_a_word_may_want_tls() -> None:
+    """The message suggests https:// if plain HTTP got no response."""
+
+    async def main() -> None:
+        async def silent(peer: Peer) -> None:
+            await peer.reader.readuntil(b"\r\n\r\n")
+
+        async with fake_server(silent) as server, http_client() as http:
+            with pytest.raises(httpx.ReadError, match=r"without an answer .* https://"):
+                await http.get(server.base)
+
+    run(main())
+
+
+def test_a_server_that_has_answered_before_wants_no_tls() -> None:
+    """It was killed, or closed an idle connection: the message says no more than that."""
+
+    async def main() -> None:
+        async def answers(peer: Peer) -> None:
+            await peer.head()
+            await peer.answer(200, {"Connection": "close"})
+
+        async def silent(peer: Peer) -> None:
+            await peer.head()
+
+        async with fake_server(answers, silent) as server, http_client() as http:
+            await http.get(server.base)
+            with pytest.raises(httpx.ReadError, match=r"without an answer$"):
+                await http.get(server.base)
+
+    run(main())
+
+
+def test_idle_connections_are_bounded_and_expire() -> None:
+    """At most four are kept, none beyond its time."""
+
+    async def main() -> None:
+        everybody = asyncio.Barrier(6)
+
+        async def script(peer: Peer) -> None:
+            with contextlib.suppress(asyncio.IncompleteReadError):
+                await peer.head()
+                await everybody.wait()
+                await peer.answer(200)
+                await peer.head()
+                await peer.answer(200)
+            await peer.closed()
+
+        transport = TrickleTransport(keepalive_s=0.0)
+        async with fake_server(script) as server, httpx.AsyncClient(transport=transport) as http:
+            async with anyio.create_task_group() as tasks:
+                for _ in range(6):
+                    tasks.start_soon(http.get, server.base)
+            assert sum(len(idle) for idle in transport.pool._idle.values()) == 4
+            everybody = asyncio.Barrier(1)
+            await http.get(server.base)
+            assert len(server.peers) == 7
+
+    run(main())
+
+
+def test_a_handshake_that_is_closed_is_no_connection() -> None:
+    """A server that closes during the handshake is a ConnectError."""
+
+    async def main() -> None:
+        async def script(peer: Peer) -> None:
+            await peer.reader.read(1)
+
+        async with fake_server(script) as server, http_client() as http:
+            with pytest.raises(httpx.ConnectError):
+                await http.get(server.base.replace("http:", "https:"))
+
+    run(main())
+
+
+def test_a_connection_that_is_not_made_in_time(monkeypatch: pytest.MonkeyPatch) -> None:
+    """An address that never answers raises ConnectTimeout."""
+
+    async def never(host: str, port: int) -> SocketStream:
+        await anyio.sleep_forever()
+        raise AssertionError
+
+    async def main() -> None:
+        monkeypatch.setattr("tricklecast.trickle.client.connecting.connect_tcp", never)
+        async with http_client(connect=0.01) as http:
+            with pytest.raises(httpx.ConnectTimeout, match="host did not answer in time"):
+                await http.get("http://host/")
+
+    run(main())
+
+
+def test_a_pool_is_used_without_httpx() -> None:
+    """Its response has trailers, and may be closed in the way of any resource. Not each body can be read."""
+
+    async def main() -> None:
+        async def script(peer: Peer) -> None:
+            await peer.head()
+            await peer.send(b"HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n2\r\nok\r\n0\r\nX-End: yes\r\n\r\n")
+            await peer.closed()
+
+        async with fake_server(script) as server:
+            pool, limit = Pool(), RequestTimeouts.each(5.0)
+            origin = ("http", "127.0.0.1", urlsplit(server.base).port or 0)
+            head = b"GET / HTTP/1.1\r\nHost: h\r\n\r\n"
+            body = await pool.send(RawRequest(origin, head, connect_s=limit.connect, read_s=limit.read))
+            assert await body.receive() == b"ok"
+            assert await body.receive() == b""
+            assert body.trailer("X-End") == "yes"
+            await body.aclose()
+            await pool.aclose()
+        with pytest.raises(NotImplementedError, match="cannot be read"):
+            aiter(Written())
+
+    run(main())

@@ -11,9 +11,9 @@ import httpx
 import pytest
 
 from tricklecast.trickle import wire
-from tricklecast.trickle.client.answers import Answer, ExchangeOutcome, Lost
 from tricklecast.trickle.client.arguments import channel_urls
 from tricklecast.trickle.client.bridge import HttpxBody
+from tricklecast.trickle.client.exchange import Answer, ExchangeOutcome, Lost
 from tricklecast.trickle.client.nodes import CONNECT_S, PAUSE_S, Nodes, ask
 from tricklecast.trickle.client.retry import MIN_DELAY_S
 from tricklecast.trickle.errors import ConnectionLost, Refused, RemoteProtocolError, TrickleError

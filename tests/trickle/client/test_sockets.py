@@ -1,33 +1,22 @@
-"""The socket stream: independent directions, cancellation without loss, silence, connecting."""
+"""The socket stream: independent directions, cancellation without loss, silence; and a task that waits is run in the
+turn in which it may go on."""
 
 from __future__ import annotations
 
 import asyncio
 import contextlib
-import errno
 import select
 import socket
-import ssl
 import struct
-from pathlib import Path
+from contextvars import ContextVar
+from time import monotonic
 
-import aiohappyeyeballs
 import anyio
 import anyio.lowlevel
 import pytest
 
-from tests.support.peers import Peer, fake_server, run
-from tricklecast.trickle.client import sockets
-from tricklecast.trickle.client.sockets import (
-    PEER_TIMEOUT_S,
-    Silence,
-    SocketStream,
-    connect_tcp,
-    connect_unix,
-    reason,
-    waiter_type,
-)
-from tricklecast.trickle.client.waking import Waiter
+from tests.support.peers import run
+from tricklecast.trickle.client.sockets import MAX_STEPS, Silence, SocketStream, Waiter, clock_of, running_loop
 
 
 def pair() -> tuple[SocketStream, socket.socket]:
@@ -260,10 +249,10 @@ def test_the_limit_of_a_wait_can_be_set_and_lifted_while_it_lasts(backend: str) 
     anyio.run(main, backend=backend)
 
 
-def test_what_tasks_of_asyncio_wait_for_is_imported_once() -> None:
-    waiter_type.cache_clear()
-    assert waiter_type() is Waiter
-    assert (waiter_type(), waiter_type.cache_info().misses) == (Waiter, 1)
+def test_what_knows_the_running_loop_is_imported_once() -> None:
+    running_loop.cache_clear()
+    assert running_loop() is asyncio.get_running_loop
+    assert (running_loop(), running_loop.cache_info().misses) == (asyncio.get_running_loop, 1)
 
 
 @pytest.mark.parametrize("backend", ["asyncio", "trio"])
@@ -337,102 +326,6 @@ def test_closing_wakes_the_reader() -> None:
     run(main())
 
 
-def test_every_address_is_tried(monkeypatch: pytest.MonkeyPatch) -> None:
-    """After a refusal the next address is tried at once, after silence a moment later."""
-
-    async def main() -> None:
-        async def script(peer: Peer) -> None:
-            await peer.send(b"hello")
-            await peer.closed()
-
-        async with fake_server(script) as server:
-            port = int(server.base.split(":")[2].split("/")[0])
-
-            def resolve(*addresses: str) -> None:
-                found = [(socket.AF_INET, socket.SOCK_STREAM, 6, "", (address, port)) for address in addresses]
-
-                async def getaddrinfo(*_: object, **__: object) -> object:
-                    return found
-
-                monkeypatch.setattr(anyio, "getaddrinfo", getaddrinfo)
-
-            # 127.0.0.2 refuses; 192.0.2.1 is reserved for documentation, and answers nobody.
-            resolve("127.0.0.2", "127.0.0.1")
-            async with await connect_tcp("host", port) as stream:
-                assert await stream.receive() == b"hello"
-            resolve("127.0.0.2", "127.0.0.3")
-            with pytest.raises(OSError) as refused:  # noqa: PT011  # its words are checked below
-                await connect_tcp("host", port)
-            assert reason(refused.value) == "Connection refused"
-
-    run(main())
-
-
-@pytest.mark.parametrize("backend", ["asyncio", "trio"])
-def test_each_backend_connects(backend: str) -> None:
-    """Stream and errors are the same under asyncio and trio."""
-
-    async def main() -> None:
-        with socket.create_server(("127.0.0.1", 0)) as listener:
-            port = listener.getsockname()[1]
-            async with await connect_tcp("localhost", port) as stream:
-                theirs, _ = listener.accept()
-                with theirs:
-                    await stream.send(b"hello")
-                    assert theirs.recv(5) == b"hello"
-                    theirs.sendall(b"there")
-                    assert await stream.receive() == b"there"
-        with pytest.raises(OSError) as refused:  # noqa: PT011  # its words are checked below
-            await connect_tcp("127.0.0.1", port)
-        assert reason(refused.value) == "Connection refused"
-        with pytest.raises(OSError) as unknown:  # noqa: PT011
-            await connect_tcp("no-such-host.invalid", port)
-        assert "not known" in reason(unknown.value) or "resolution" in reason(unknown.value)
-
-    anyio.run(main, backend=backend)
-
-
-def test_an_error_of_uvloop_is_an_os_error(monkeypatch: pytest.MonkeyPatch) -> None:
-    """uvloop raises RuntimeError where asyncio raises OSError."""
-
-    async def fail(*_: object, **__: object) -> socket.socket:
-        raise RuntimeError("not connected")
-
-    async def main() -> None:
-        monkeypatch.setattr(aiohappyeyeballs, "start_connection", fail)
-        with pytest.raises(OSError, match="not connected"):
-            await connect_tcp("127.0.0.1", 1)
-
-    run(main())
-
-
-def test_an_answer_without_tls_is_named() -> None:
-    """The message tells the user to try http:// instead of OpenSSL's words."""
-    error = ssl.SSLError(1, "[SSL: WRONG_VERSION_NUMBER] wrong version number")
-    error.reason = "WRONG_VERSION_NUMBER"
-    assert "http://" in reason(error)
-
-
-@pytest.mark.parametrize(
-    ("error", "words"),
-    [
-        (ConnectionRefusedError(errno.ECONNREFUSED, "Connect call failed ('127.0.0.1', 1)"), "Connection refused"),
-        (socket.gaierror(-2, "Name or service not known"), "Name or service not known"),
-        (ssl.SSLError(1, "certificate verify failed"), "certificate verify failed"),
-        (OSError("all of them"), "all of them"),
-        (UnicodeError("label too long"), "label too long"),
-        (OSError(), "OSError"),
-    ],
-    ids=["errno", "resolver", "tls", "text", "host name", "nothing"],
-)
-def test_reasons_are_words(error: Exception, words: str) -> None:
-    """The reason of an error in a group is that of its first cause."""
-    assert reason(error) == words
-    outer = OSError("all attempts failed")
-    outer.__cause__ = ExceptionGroup("", [ExceptionGroup("", [error])])
-    assert reason(outer) == (words if isinstance(error, OSError) else "all attempts failed")
-
-
 def test_what_the_peer_has_not_received_is_known() -> None:
     """All bytes on the way count; none once the peer has them."""
 
@@ -470,60 +363,180 @@ def test_a_slow_peer_is_not_a_silent_one(monkeypatch: pytest.MonkeyPatch) -> Non
     run(main())
 
 
-def test_a_peer_that_vanishes_is_noticed_by_the_kernel(monkeypatch: pytest.MonkeyPatch) -> None:
-    """The socket has keep-alive probes and a user timeout; unknown options are left out."""
-    monkeypatch.setitem(sockets._OPTIONS, "TCP_OF_ANOTHER_SYSTEM", 1)
+NAME: ContextVar[str] = ContextVar("NAME")
+
+
+def test_the_task_runs_before_the_callback_goes_on() -> None:
+    """It runs in its own context, and is the present task."""
+    seen: list[object] = []
 
     async def main() -> None:
-        with socket.create_server(("127.0.0.1", 0)) as listener:
-            async with await connect_tcp("127.0.0.1", listener.getsockname()[1]) as stream:
-                option = stream._socket.getsockopt
-                assert option(socket.SOL_SOCKET, socket.SO_KEEPALIVE)
-                assert option(socket.IPPROTO_TCP, socket.TCP_NODELAY)
-                if hasattr(socket, "TCP_USER_TIMEOUT"):
-                    assert option(socket.IPPROTO_TCP, socket.TCP_USER_TIMEOUT) == PEER_TIMEOUT_S * 1000
+        waiter = Waiter()
 
-    run(main())
+        async def wait() -> None:
+            NAME.set("the task's")
+            await waiter
+            seen.append((NAME.get(), asyncio.current_task()))
+
+        def wake() -> None:
+            waiter.wake_now()
+            seen.append(NAME.get("none"))
+
+        task = asyncio.create_task(wait())
+        await asyncio.sleep(0)
+        asyncio.get_running_loop().call_soon(wake)
+        await task
+        assert seen == [("the task's", task), "none"]
+
+    asyncio.run(main())
 
 
-def test_a_unix_socket_whose_queue_is_full_is_waited_for(tmp_path: Path) -> None:
-    """The connection is made when the server accepts one."""
+@pytest.mark.parametrize("end", ["result", "error", "cancel"])
+def test_all_others_complete_it_as_any_future(end: str) -> None:
+    """The task runs in the next turn, also where a task completes what another one waits for."""
+
+    async def main() -> str:
+        waiter = Waiter()
+
+        async def wait() -> str:
+            try:
+                await waiter
+            except KeyError:
+                return "error"
+            except asyncio.CancelledError:
+                return "cancel"
+            return "result"
+
+        task = asyncio.create_task(wait())
+        await asyncio.sleep(0)
+        if end == "cancel":
+            task.cancel()
+        elif end == "error":
+            waiter.fail(KeyError())
+        else:
+            waiter.wake_soon()
+        waiter.wake_now()  # too late: it is over
+        assert waiter.done()
+        assert not waiter.cancel()
+        return await task
+
+    assert asyncio.run(main()) == end
+
+
+def test_a_task_waits_as_often_as_it_likes() -> None:
+    """Each wake ends one wait; one that comes between two waits ends none."""
 
     async def main() -> None:
-        path = str(tmp_path / "socket")
-        with socket.socket(socket.AF_UNIX) as listener, contextlib.ExitStack() as waiting:
-            listener.bind(path)
-            listener.listen(0)
-            while True:
-                one = waiting.enter_context(socket.socket(socket.AF_UNIX))
-                one.setblocking(False)
-                if one.connect_ex(path) == errno.EAGAIN:
-                    break
-            async with anyio.create_task_group() as tasks:
+        waiter = Waiter()
+        waiter.wake_now()
+        loop = asyncio.get_running_loop()
+        for wake in (waiter.wake_now, waiter.wake_soon, waiter.wake_now):
+            loop.call_soon(wake)
+            await waiter
+            loop.call_soon(waiter.fail, KeyError())
+            with pytest.raises(KeyError):
+                await waiter
 
-                async def connect() -> None:
-                    (await connect_unix(path)).close()
-                    tasks.cancel_scope.cancel()
-
-                tasks.start_soon(connect)
-                await anyio.wait_all_tasks_blocked()
-                listener.setblocking(False)
-                while True:
-                    await anyio.wait_readable(listener)
-                    listener.accept()[0].close()
-
-    run(main())
+    asyncio.run(main())
 
 
-def test_a_unix_socket_that_is_not_there_is_an_error(tmp_path: Path) -> None:
-    """So is one on which nobody listens."""
+def test_it_is_of_one_loop() -> None:
+    """A task of another one may not wait for it."""
+
+    async def main(waiters: list[Waiter]) -> None:
+        waiters.append(Waiter())
+        assert asyncio.isfuture(waiters[0])
+        if len(waiters) > 1:
+            with pytest.raises(RuntimeError, match="different loop"):
+                await waiters[0]
+
+    waiters: list[Waiter] = []
+    for _ in range(2):
+        asyncio.run(main(waiters))
+
+
+def test_a_task_that_is_cancelled_in_the_same_turn_is_cancelled() -> None:
+    """The cancellation came first."""
 
     async def main() -> None:
-        with pytest.raises(FileNotFoundError):
-            await connect_unix(str(tmp_path / "socket"))
-        with socket.socket(socket.AF_UNIX) as nobody:
-            nobody.bind(str(tmp_path / "socket"))
-            with pytest.raises(ConnectionRefusedError):
-                await connect_unix(str(tmp_path / "socket"))
+        waiter = Waiter()
 
-    run(main())
+        async def wait() -> None:
+            await waiter
+
+        task = asyncio.create_task(wait())
+        await asyncio.sleep(0)
+        task.cancel()
+        asyncio.get_running_loop().call_soon(waiter.wake_now)
+        with pytest.raises(asyncio.CancelledError):
+            await task
+
+    asyncio.run(main())
+
+
+def test_a_task_that_another_one_wakes_follows_it_in_the_same_turn() -> None:
+    """So does a third one, up to a limit; the others run in the next turn, and nothing is lost."""
+    woken: list[int] = []
+
+    async def main() -> None:
+        loop = asyncio.get_running_loop()
+        count = MAX_STEPS + 3
+        waiters = [Waiter() for _ in range(count)]
+
+        async def wait(number: int) -> None:
+            await waiters[number]
+            woken.append(number)
+            if number + 1 < count:
+                waiters[number + 1].wake_soon()
+
+        tasks = [asyncio.create_task(wait(number)) for number in range(count)]
+        await asyncio.sleep(0)
+        loop.call_soon(waiters[0].wake_now)
+        loop.call_soon(lambda: woken.append(-1))
+        await asyncio.gather(*tasks)
+        assert woken == [*range(MAX_STEPS), -1, *range(MAX_STEPS, count)]
+        waiters[0].wake_soon()  # too late: it is over
+
+    asyncio.run(main())
+
+
+def test_a_task_that_ends_the_program_holds_up_no_other() -> None:
+    """What it has woken is completed."""
+
+    async def main() -> None:
+        loop = asyncio.get_running_loop()
+        first, second = Waiter(), Waiter()
+
+        async def wait() -> None:
+            await first
+            second.wake_soon()
+            raise SystemExit
+
+        ended: list[bool] = []
+
+        def wake() -> None:
+            with pytest.raises(SystemExit):
+                first.wake_now()
+            ended.append(True)
+
+        task = asyncio.create_task(wait())
+        await asyncio.sleep(0)
+        loop.call_soon(wake)
+        await second
+        assert ended
+        assert isinstance(task.exception(), SystemExit)
+
+    asyncio.run(main())
+
+
+def test_a_loop_of_another_kind_keeps_its_clock() -> None:
+    """The clock of asyncio's own loops is asked without them."""
+
+    class Other(asyncio.SelectorEventLoop):
+        def time(self) -> float:
+            return 7.0
+
+    own, other = asyncio.SelectorEventLoop(), Other()
+    assert (clock_of(own), clock_of(other)()) == (monotonic, 7.0)
+    own.close()
+    other.close()

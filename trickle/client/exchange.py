@@ -12,25 +12,46 @@ side. It returns a response whose integer headers are integers, whose texts are 
 of at most ``DETAIL_CHARS`` characters; or :class:`Lost`, which says how far the request came. A header that breaks the
 rules is left out, as if the server had not sent it.
 
+*Past httpx.* httpx makes objects for URLs and headers, and generators for redirects and authentication. They cost more
+CPU than the rest of a small segment, and httpx takes longer to load than both clients. So :class:`TrickleClient` gives
+a plain request straight to its :class:`Pool` of connections, with a token as a header. httpx does what it alone can do:
+other kinds of authentication, a program's own transport, URLs with a password, and names of hosts beyond ASCII. It is
+loaded when one of these is used (:mod:`.bridge`).
+
 *Bounds.* Of an error's body at most ``DETAIL_BYTES`` are read, for at most ``DETAIL_S``.
+
+*Left out on purpose.* Cookies: a server could set any number of them, and each later request would carry them all.
+Proxies for ``http://``: one that collects request bodies would hold a live segment back until its end.
 """
 
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Iterable, Mapping
+import ssl
+from collections.abc import Callable, Coroutine, Iterable, Mapping
 from dataclasses import dataclass, field
-from functools import lru_cache
-from typing import TYPE_CHECKING, Final, NamedTuple
+from functools import lru_cache, partial
+from types import MappingProxyType
+from typing import TYPE_CHECKING, Any, Final, NamedTuple, Self
 from urllib.parse import urljoin, urlsplit
 
 import anyio
 
 from tricklecast.trickle import wire
+from tricklecast.trickle.bearer import Bearer
 from tricklecast.trickle.client import faults
-from tricklecast.trickle.client.connection import NO_BODY, LiveBody, ResponseBody
+from tricklecast.trickle.client.connecting import Origin, origin_of
+from tricklecast.trickle.client.connection import (
+    NO_BODY,
+    NO_TIMEOUTS,
+    LiveBody,
+    Pool,
+    RawRequest,
+    RequestTimeouts,
+    ResponseBody,
+)
 from tricklecast.trickle.client.faults import InvalidAnswer
-from tricklecast.trickle.client.transport import RequestTimeouts, TrickleClient
+from tricklecast.trickle.client.grammar import InvalidHead, header_line, request_line
 from tricklecast.trickle.errors import (
     ConnectionLost,
     RemoteProtocolError,
@@ -72,7 +93,8 @@ _KNOWN: Final = {name.lower().encode(): (name, True) for name in _INTEGERS} | {
 _OTHERS: Final = frozenset({b"content-type", b"content-length", b"content-encoding", b"location"})
 """HTTP's own headers that are read."""
 
-_NONE: Final[Mapping[str, str]] = {}
+_KEY: Final = wire.IDEMPOTENCY_KEY.encode()
+_NO_HEADERS: Final[Mapping[str, str]] = MappingProxyType({})
 
 _INTEGER: Final = re.compile(r"-?[0-9]{1,15}", re.ASCII)
 
@@ -192,6 +214,150 @@ class Lost(NamedTuple):
     waited_s: float = 0.0
 
 
+# Requests.
+
+
+class TrickleClient:
+    """Sends the requests of one client that need no httpx; the others go by :meth:`by_httpx`.
+
+    Args:
+        verify: whether and how the server's certificate is checked, as in httpx.
+        transport: of the program, instead of a :class:`Pool`.
+        headers: sent with every request.
+        auth: a token, or any authentication that httpx knows.
+        timeout: of each request that has none of its own.
+
+    Attributes:
+        pool: has the connections; ``None``: the transport has other ones, or changes requests.
+        httpx: the client of httpx, once a request has needed it.
+        is_closed: it sends nothing any more.
+    """
+
+    def __init__(
+        self,
+        verify: ssl.SSLContext | bool = True,
+        *,
+        transport: httpx.AsyncBaseTransport | None = None,
+        headers: Mapping[str, str] = _NO_HEADERS,
+        auth: HttpxAuth | None = None,
+        timeout: RequestTimeouts | httpx.Timeout = NO_TIMEOUTS,
+    ) -> None:
+        self.timeout = timeout
+        self.transport = transport
+        self.headers = headers
+        self.auth = auth
+        pool = Pool(verify) if transport is None else getattr(transport, "plain", None)
+        self.pool = pool if isinstance(pool, Pool) else None
+        # Most lines of a head are those of the request before. (Kept by the client, since a token is among them.)
+        self._lines = lru_cache(maxsize=32)(partial(_lines, headers))
+        self.httpx: httpx.AsyncClient | None = None
+        self.is_closed = False
+
+    async def __aenter__(self) -> Self:
+        return self
+
+    async def __aexit__(self, *exc_info: object) -> None:
+        await self.aclose()
+
+    def by_httpx(self) -> httpx.AsyncClient:
+        """The client of httpx for what this one does not send itself; both share their connections.
+
+        Raises:
+            RuntimeError: this client is closed.
+        """
+        if self.is_closed:
+            raise RuntimeError("the client is closed")
+        if self.httpx is None:
+            from tricklecast.trickle.client import bridge  # httpx is wanted
+
+            transport = self.transport
+            if transport is None:
+                assert self.pool is not None, "there is no transport"
+                transport = bridge.TrickleTransport(self.pool)
+            self.httpx = bridge.httpx_client(transport, self.headers, self.auth, self.timeout)
+        return self.httpx
+
+    async def aclose(self) -> None:
+        """Close the connections that are not in use."""
+        self.is_closed = True
+        if self.httpx is not None:
+            await self.httpx.aclose()
+        elif self.transport is not None:
+            await self.transport.aclose()
+        if self.pool is not None:
+            await self.pool.aclose()
+
+    def send_plain(
+        self,
+        method: str,
+        url: str,
+        headers: Mapping[str, str],
+        body: LiveBody | None,
+        timeouts: httpx.Timeout | RequestTimeouts | None,
+        auth: HttpxAuth | None = None,
+        key: str = "",
+    ) -> Coroutine[Any, Any, ResponseBody] | None:
+        """Send a request without httpx.
+
+        Args:
+            method, url, headers: as in httpx.
+            body: sent in chunks.
+            timeouts, auth: instead of the client's.
+            key: the value of ``Idempotency-Key``, the header that no other request has; empty: none.
+
+        Returns:
+            What sends it, and returns the response's body, which has its head: :meth:`Pool.send`. ``None``: only httpx
+            can send it.
+
+        Raises:
+            TransportError: HTTP does not allow the request, or its URL has another scheme.
+        """
+        auth, pool = auth or self.auth, self.pool
+        if pool is None or not (auth is None or isinstance(auth, Bearer)):
+            return None
+        if self.is_closed or "@" in url or not url.isascii():
+            return None
+        root = url.find("/", url.find("//") + 2)
+        token = None if auth is None else auth.token
+        try:
+            origin, lines = self._lines(url[:root], tuple(headers.items()), token, body is not None, key != "")
+            line = request_line(method.encode(), url[root:].encode())
+            if key:
+                line += header_line(_KEY, key.encode())
+        except InvalidHead as error:
+            raise faults.LocalProtocolError(str(error)) from error
+        timeouts = timeouts or self.timeout
+        head = b"%b%b\r\n" % (line, lines)
+        length = 0 if body is None else None
+        return pool.send(RawRequest(origin, head, body, length, timeouts.connect, timeouts.write, timeouts.read))
+
+
+def _lines(
+    usual: Mapping[str, str],
+    root: str,
+    headers: tuple[tuple[str, str], ...],
+    token: str | None,
+    has_body: bool,
+    has_key: bool,
+) -> tuple[Origin, bytes]:
+    """The server of a request, and the lines of its head that a later request may have, too.
+
+    Args:
+        usual: headers of all requests. headers: of this one, which replace them.
+        root: ``scheme://host:port``.
+        has_key: ``Idempotency-Key`` is none of them, since the request has its own.
+    """
+    origin, host = origin_of(root)
+    fields = {b"host": header_line(b"Host", host)}
+    for name, value in (*usual.items(), *headers, *([] if token is None else [("Authorization", f"Bearer {token}")])):
+        fields[name.lower().encode()] = header_line(name.encode(), value.encode())
+    if has_body:
+        fields[b"transfer-encoding"] = b"Transfer-Encoding: chunked\r\n"
+    if has_key:
+        fields.pop(_KEY.lower(), None)
+    return origin, b"".join(fields.values())
+
+
 ExchangeOutcome = Answer | Lost
 
 
@@ -199,7 +365,7 @@ async def exchange(
     http: TrickleClient | httpx.AsyncClient,
     method: str,
     url: str,
-    headers: Mapping[str, str] = _NONE,
+    headers: Mapping[str, str] = _NO_HEADERS,
     *,
     body: LiveBody | None = None,
     timeouts: httpx.Timeout | RequestTimeouts | None = None,
@@ -292,7 +458,7 @@ async def _by_httpx(
     from tricklecast.trickle.client import bridge  # httpx is wanted
 
     if isinstance(http, TrickleClient):
-        http = bridge.client_of(http)
+        http = http.by_httpx()
     response, received = await bridge.send(http, method, url, headers, body, timeouts, auth)
     return response.status_code, response.headers.raw, received
 

@@ -1,4 +1,4 @@
-"""One request: clean responses, typed losses, and the first line of an error."""
+"""One request: clean responses, typed losses, the first line of an error, and what goes past httpx."""
 
 from __future__ import annotations
 
@@ -6,16 +6,21 @@ import asyncio
 import contextlib
 
 import anyio
+import anyio.lowlevel
 import httpx
 import pytest
 
-from tests.support.peers import Peer, fake_server, run
+from tests.support.peers import Head, Peer, fake_server, run
 from tricklecast.trickle import wire
-from tricklecast.trickle.client import answers
-from tricklecast.trickle.client.answers import Answer, ExchangeOutcome, Lost, exchange, first_line
+from tricklecast.trickle.bearer import Bearer
+from tricklecast.trickle.client import faults
 from tricklecast.trickle.client.bridge import TrickleTransport
-from tricklecast.trickle.client.connection import BodyWriter, LiveBody
-from tricklecast.trickle.client.transport import RequestTimeouts, TrickleClient
+from tricklecast.trickle.client.connection import (
+    BodyWriter,
+    LiveBody,
+    RequestTimeouts,
+)
+from tricklecast.trickle.client.exchange import Answer, ExchangeOutcome, Lost, TrickleClient, exchange, first_line
 from tricklecast.trickle.errors import ChannelEnded, ConnectionLost, Refused, RemoteProtocolError, SegmentMissing
 
 
@@ -127,7 +132,7 @@ def test_an_answer_brings_its_first_line() -> None:
 @pytest.mark.parametrize("end", ["drips", "breaks", "long"])
 def test_the_status_counts_whatever_the_body_does(end: str, monkeypatch: pytest.MonkeyPatch) -> None:
     """A body that drips, breaks off or never ends does not delay the response."""
-    monkeypatch.setattr(answers, "DETAIL_S", 0.1 if end == "drips" else 30.0)
+    monkeypatch.setattr("tricklecast.trickle.client.exchange.DETAIL_S", 0.1 if end == "drips" else 30.0)
 
     async def main() -> None:
         async def script(peer: Peer) -> None:
@@ -312,5 +317,170 @@ def test_an_answer_without_a_body_leaves_its_connection_usable() -> None:
                 assert opened.empty
                 assert opened.natural(wire.SEQ) == seq
             assert len(server.peers) == 1
+
+    run(main())
+
+
+class Whole(LiveBody):
+    """A body of one chunk."""
+
+    def start(self, writer: BodyWriter) -> None:
+        writer.write(b"all", last=True)
+
+    def resume(self) -> None: ...
+
+    def detach(self) -> None: ...
+
+
+def test_a_header_that_http_does_not_allow_is_a_local_error() -> None:
+    """Nothing is sent, neither through httpx nor past it."""
+
+    async def main() -> None:
+        async with httpx.AsyncClient(transport=TrickleTransport()) as http, TrickleClient() as plain:
+            with pytest.raises(httpx.LocalProtocolError):
+                await http.get("http://127.0.0.1:1/", headers={"X": "a\r\nY: b"})
+            with pytest.raises(faults.LocalProtocolError):
+                plain.send_plain("GET", "http://127.0.0.1:1/", {"X": "a\r\nY: b"}, None, None)
+
+    run(main())
+
+
+@pytest.mark.parametrize("is_own", [True, False])
+def test_a_token_takes_the_short_way(is_own: bool) -> None:
+    """The client's token, or the one of this request, is a header, and goes before one that the caller set."""
+
+    async def main() -> None:
+        heads: list[Head] = []
+        tokens = iter(["one", "two"])
+
+        async def script(peer: Peer) -> None:
+            for _ in range(2):
+                heads.append(await peer.head())
+                await peer.answer(200)
+
+        bearer = Bearer(lambda: next(tokens))
+        own, asked = (bearer, None) if is_own else (None, bearer)
+        headers = {"authorization": "Basic x"}
+        async with fake_server(script) as server, TrickleClient(auth=own) as http:
+            for _ in range(2):
+                sending = http.send_plain("GET", f"{server.base}/c/1", headers, None, None, asked)
+                assert sending is not None
+                response = await sending
+                response.close()
+        assert [head.headers["authorization"] for head in heads] == ["Bearer one", "Bearer two"]
+
+    run(main())
+
+
+def test_a_plain_request_may_have_a_live_body() -> None:
+    """It is sent in chunks; the second request reuses the server's origin."""
+
+    async def main() -> None:
+        bodies: list[list[bytes]] = []
+
+        async def script(peer: Peer) -> None:
+            for _ in range(2):
+                head = await peer.head()
+                assert head.headers["transfer-encoding"] == "chunked"
+                bodies.append(await peer.body())
+                await peer.answer(200)
+
+        async with fake_server(script) as server, TrickleClient() as http:
+            for _ in range(2):
+                sending = http.send_plain("POST", f"{server.base}/c/1", {}, Whole(), None)
+                assert sending is not None
+                response = await sending
+                assert response.head.status_code == 200
+                await response.aclose()
+        assert bodies == [[b"all"]] * 2
+
+    run(main())
+
+
+def test_a_plain_request_takes_the_short_way() -> None:
+    """It has the client's headers and its own. With authentication, httpx sends it."""
+
+    async def main() -> None:
+        heads: list[Head] = []
+
+        async def script(peer: Peer) -> None:
+            heads.append(await peer.head())
+            await peer.answer(200)
+
+        async with fake_server(script) as server:
+            root = server.base.removesuffix("/trickle")
+            async with TrickleClient(headers={"User-Agent": "a", "X": "b"}) as http:
+                sending = http.send_plain("GET", f"{root}/c/1?token=a", {"user-agent": "c"}, None, None)
+                assert sending is not None
+                response = await sending
+                assert (response.head.status_code, await response.receive()) == (200, b"")
+            with pytest.raises(RuntimeError, match="closed"):
+                await exchange(http, "GET", root)
+            async with TrickleClient(auth=("user", "secret")) as http:
+                assert http.send_plain("GET", f"{root}/c/3", {}, None, None) is None
+        [head] = heads
+        assert (head.method, head.path, head.headers["host"]) == ("GET", "/c/1?token=a", root.partition("//")[2])
+        assert (head.headers["user-agent"], head.headers["x"]) == ("c", "b")
+
+    run(main())
+
+
+@pytest.mark.parametrize("auth", [None, ("user", "secret")], ids=["plain", "httpx"])
+def test_a_request_may_have_a_key_of_its_own(auth: tuple[str, str] | None) -> None:
+    """It goes before the client's; the next request has another one, or the client's."""
+
+    async def main() -> None:
+        heads: list[Head] = []
+
+        async def script(peer: Peer) -> None:
+            for _ in range(3):
+                heads.append(await peer.head())
+                await peer.answer(200)
+
+        usual = {"Idempotency-Key": "usual"}
+        async with fake_server(script) as server, TrickleClient(auth=auth, headers=usual) as http:
+            for key in ("a.1", "a.2", ""):
+                assert isinstance(await exchange(http, "POST", f"{server.base}/c/1", {"X": "y"}, key=key), Answer)
+        assert [head.headers.get("idempotency-key") for head in heads] == ["a.1", "a.2", "usual"]
+        assert [head.headers["x"] for head in heads] == ["y"] * 3
+
+    run(main())
+
+
+@pytest.mark.parametrize("auth", [None, ("user", "secret")], ids=["plain", "httpx"])
+def test_no_cookie_is_kept(auth: tuple[str, str] | None) -> None:
+    """The next request carries none that a server set, and those that the program set."""
+
+    async def main() -> None:
+        heads: list[Head] = []
+
+        async def script(peer: Peer) -> None:
+            for number in range(2):
+                heads.append(await peer.head())
+                await peer.answer(200, {"Set-Cookie": f"c{number}=" + "x" * 4000})
+
+        http = TrickleClient(auth=auth, headers={"Cookie": "own=1"})
+        async with fake_server(script) as server, http:
+            for number in range(2):
+                assert isinstance(await exchange(http, "GET", f"{server.base}/c/{number}"), Answer)
+        assert [head.headers["cookie"] for head in heads] == ["own=1", "own=1"]
+
+    run(main())
+
+
+def test_a_transport_that_was_not_used_is_closed_as_well() -> None:
+    """It is the program's, and has no connections of ours."""
+
+    class Counted(httpx.AsyncBaseTransport):
+        closed = 0
+
+        async def aclose(self) -> None:
+            self.closed += 1
+
+    async def main() -> None:
+        transport = Counted()
+        async with TrickleClient(transport=transport):
+            pass
+        assert transport.closed == 1
 
     run(main())
