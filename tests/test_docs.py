@@ -16,7 +16,7 @@ import subprocess
 import tomllib
 from collections.abc import Iterator
 from dataclasses import dataclass
-from inspect import signature
+from inspect import getmembers, iscoroutinefunction, isfunction, signature
 from pathlib import Path
 
 import pytest
@@ -24,10 +24,11 @@ import yaml
 
 import tricklecast.trickle.errors
 from tests.support.forked import python
-from tricklecast import media, publisher, subscriber
+from tricklecast import media, publisher, subscriber, sync, testing
 from tricklecast.app.cli import COMMANDS, load
 from tricklecast.publisher.client import WriterOptions
 from tricklecast.subscriber.client import ReaderOptions
+from tricklecast.subscriber.core import Start
 
 ROOT = Path(__file__).parents[1]
 TIMEOUT_S = 300
@@ -96,12 +97,99 @@ def test_the_reference_has_every_public_name(site: Path) -> None:
         missing = [name for name in named if f'id="tricklecast.{page}.{name}"' not in text]
         assert missing == []
     errors = (site / "reference" / "api" / "errors.html").read_text(encoding="utf-8")
-    names = [
-        name
-        for name, kind in vars(tricklecast.trickle.errors).items()
-        if isinstance(kind, type) and issubclass(kind, Exception) and not name.startswith("_")
-    ]
-    assert [name for name in names if f'id="tricklecast.trickle.errors.{name}"' not in errors] == []
+    assert [name for name in ERRORS if f'id="tricklecast.trickle.errors.{name}"' not in errors] == []
+
+
+API = ROOT / "docs" / "reference" / "api"
+PUBLIC = {
+    "publisher": publisher.__all__,
+    "subscriber": subscriber.__all__,
+    "media": media.__all__,
+    "testing": testing.__all__,
+    "channel": ["Channel", "Channels", "ChannelInfo", "Head", "list_channels", *sync.__all__],
+}
+
+
+@pytest.mark.parametrize("page", PUBLIC)
+def test_a_page_of_the_api_has_every_name_before_it_is_built(page: str) -> None:
+    """Who reads the repository sees what there is, and what for; the docstrings come in with the site."""
+    text = (API / f"{page}.md").read_text(encoding="utf-8")
+    assert [name for name in PUBLIC[page] if f"`{name}`" not in text] == []
+
+
+@pytest.mark.parametrize(
+    ("page", "name", "kind"),
+    [
+        ("publisher", "publisher", publisher.Publisher),
+        ("publisher", "segment", publisher.SegmentWriter),
+        ("publisher", "out", publisher.JsonLines),
+        ("subscriber", "subscriber", subscriber.Subscriber),
+        ("subscriber", "segment", subscriber.Segment),
+        ("channel", "channel", tricklecast.Channel),
+    ],
+)
+def test_a_page_of_the_api_says_which_calls_are_awaited(page: str, name: str, kind: type) -> None:
+    """Each method, with `await` or without it; and each property."""
+    text = (API / f"{page}.md").read_text(encoding="utf-8")
+    for method, found in getmembers(kind):
+        if not method.startswith("_"):
+            call = f"{'await ' * iscoroutinefunction(found)}{name}.{method}{'(' * isfunction(found)}"
+            assert re.search(rf"(?<!await ){re.escape(call)}", text), call
+
+
+def _raised(*modules: str) -> set[str]:
+    """The errors of `trickle/errors.py` that these modules name."""
+    trees = [ast.parse((ROOT / f"{module}.py").read_text(encoding="utf-8")) for module in modules]
+    return {node.id for tree in trees for node in ast.walk(tree) if isinstance(node, ast.Name)} & set(ERRORS)
+
+
+ERRORS = [
+    name
+    for name, kind in vars(tricklecast.trickle.errors).items()
+    if isinstance(kind, type) and issubclass(kind, Exception) and not name.startswith("_")
+]
+ALWAYS = {"InvalidInput", "InvalidURL", "InvalidChannelName", "Refused", "RemoteProtocolError", "ConnectionLost"}
+RAISED = {
+    "Publisher": _raised(*(f"publisher/{name}" for name in ("client", "core", "segments", "lines"))),
+    "Subscriber": _raised(*(f"subscriber/{name}" for name in ("client", "core", "fetch", "segment"))) - {"InvalidSeq"},
+    "Channel": _raised("trickle/client/channel"),
+}
+FAMILIES = {"TrickleError", "BrokenByPeer"}
+
+
+def test_the_table_of_errors_says_who_raises_which() -> None:
+    """It is compared with the names in the clients' modules; what they raise through others is in `ALWAYS`."""
+    lines = (API / "errors.md").read_text(encoding="utf-8").splitlines()
+    rows = [[cell.strip() for cell in line.split("|")[1:-1]] for line in lines if line.startswith("| `")]
+    assert {row[0].strip("`") for row in rows} == set(ERRORS) - FAMILIES
+    for at, client in enumerate(RAISED, 1):
+        assert {row[0].strip("`") for row in rows if row[at]} == (RAISED[client] | ALWAYS) - FAMILIES, client
+
+
+def test_what_to_do_is_said_of_each_error_of_a_publisher() -> None:
+    """But for kinds of an argument's error: their family is there."""
+    page = (ROOT / "docs" / "how-to" / "overlap-and-recover.md").read_text(encoding="utf-8")
+    table = page.partition("## Which errors to catch\n")[2].partition("\n## ")[0]
+    named = set(re.findall(r"`(\w+)`", table))
+    assert (RAISED["Publisher"] | ALWAYS) - FAMILIES - {"InvalidURL", "InvalidChannelName"} - named == set()
+
+
+def test_the_table_of_starts_says_where_a_reader_goes_on() -> None:
+    """`on_lag`, if it is not given, follows from the start."""
+    text = (API / "subscriber.md").read_text(encoding="utf-8")
+    rows = re.findall(r"^\| (.*?) \| .*? \| \**`\"(live|earliest)\"`", text, re.M)
+    starts = [(literal, policy) for cell, policy in rows for literal in re.findall(r"`(.+?)`", cell)]
+    assert len(starts) == 11
+    for literal, policy in starts:
+        start = eval(literal, {"Position": subscriber.Position})
+        assert Start.parse(start).reads_all == (policy == "earliest"), literal
+
+
+def test_the_list_of_commands_is_there_before_it_is_built() -> None:
+    """With what each does."""
+    text = (ROOT / "docs" / "reference" / "commands.md").read_text(encoding="utf-8")
+    rows = re.findall(r"^\| `tricklecast (.+?)` \| (.*?) \|$", text, re.M)
+    assert rows == [(name, mount.summary) for name, mount in COMMANDS.items()]
 
 
 def test_the_reference_has_every_option_of_media(site: Path) -> None:
