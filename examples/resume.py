@@ -9,8 +9,12 @@ from tricklecast import Subscriber
 
 async def main(url: str, file: str) -> None:
     kept, written = anyio.Path(file), anyio.Path(f"{file}.new")
-    start = await kept.read_text() if await kept.exists() else "earliest"
-    async with Subscriber(url, start=start, on_lag="earliest", wait_for_channel_s=3, reconnect_s=None) as subscriber:
+    start, wait_s = "earliest", 3.0  # for a publisher that begins later
+    if await kept.exists():
+        start, wait_s = await kept.read_text(), 0.0  # if the channel has ended there, that is the end
+    async with Subscriber(
+        url, start=start, on_lag="earliest", wait_for_channel_s=wait_s, reconnect_s=None
+    ) as subscriber:
         async for segment in subscriber:
             if segment.gap:
                 print(f"{segment.gap} segments were missed")

@@ -640,6 +640,7 @@ async def record(
 
     Called again, it goes on where the last call was left, however that ended: behind the last segment that is whole
     in the folder. A file is complete, or it is not there. Cancel it to stop; use ``anyio.move_on_after`` for a time.
+    Then nothing is returned: ``on_segment`` was told what was recorded, and :func:`read_index` has it.
 
     Args:
         url: the channel's URL, or several, as for :class:`tricklecast.subscriber.Subscriber`.

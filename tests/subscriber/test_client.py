@@ -20,12 +20,13 @@ from tests.support.local import local_server
 from tests.support.waiting import eventually
 from tests.trickle.client.test_connection import unused_port
 from tricklecast.subscriber import Segment, Subscriber, TrickleTransport
-from tricklecast.subscriber.events import Retrying
+from tricklecast.subscriber.events import Retrying, SubscriberEvent
 from tricklecast.subscriber.fetch import CHECK_WAITS, Runtime
 from tricklecast.trickle import wire
 from tricklecast.trickle.backoff import BUDGET_RESERVE, CAP_S
 from tricklecast.trickle.client.retry import RECONNECT_S
 from tricklecast.trickle.errors import (
+    ChannelEnded,
     ChannelNotFound,
     ClosedHere,
     ConnectionLost,
@@ -37,6 +38,7 @@ from tricklecast.trickle.errors import (
     RemoteProtocolError,
     SegmentMissing,
     SegmentTooLarge,
+    TrickleError,
 )
 
 
@@ -361,6 +363,33 @@ class TestStarting:
                 assert await collect(subscriber) == [(0, b"born")]
                 assert server.tails == ["next", "0", "0", "0", "0", "1"]
                 assert all(delay > 0 for delay in slept.delays)
+
+        run(main)
+
+    @pytest.mark.parametrize("wait_s", [0.0, 60.0])
+    def test_a_position_at_the_end_of_a_channel_that_has_ended(self, wait_s: float) -> None:
+        """That is the end, at once; who waits for a channel waits for its next life, and is told why."""
+        slept, told = Slept(), list[TrickleError]()
+
+        async def handler(exchange: Exchange) -> None:
+            if wait_s and len(slept.delays) == 4:
+                await exchange.segment(5, b"anew", epoch=2)
+            else:
+                await exchange.empty(seq=5, latest=5, epoch=1, closed="terminated")
+
+        def on_event(event: SubscriberEvent) -> None:
+            if isinstance(event, Retrying):
+                told.append(event.error)
+
+        async def main() -> None:
+            async with subscribed(
+                handler, start="5@1", wait_for_channel_s=wait_s, on_event=on_event, runtime=slept.runtime
+            ) as (subscriber, _):
+                if wait_s:
+                    assert (await (await anext(subscriber)).read()) == b"anew"
+                else:
+                    assert await collect(subscriber) == []
+            assert [type(error) for error in told] == [ChannelEnded] * (4 if wait_s else 0)
 
         run(main)
 
