@@ -164,7 +164,8 @@ class Publisher:
         buffer_s: how long a segment may wait.
         outage_s: how long a server that was there is waited for while it is away, in seconds; ``None``: for ever, and
             however often it says that it cannot take segments now. A server that cannot be reached at the beginning
-            is not waited for.
+            is not waited for, whatever this is: most likely the URL is wrong. :meth:`open` raises ``ConnectionLost``
+            at once; to wait for the server, make another publisher after a pause.
         when_full: what happens when the buffer is full, or 1,000 segments wait. ``"wait"``: entering a segment waits
             for room, at most ``buffer_s`` (:exc:`~tricklecast.trickle.errors.PublisherFull`). ``"drop"``, for live
             media: the oldest segments are given up, and those that ended more than ``buffer_s`` ago; the ones that a
@@ -322,7 +323,13 @@ class Publisher:
     async def begin(self) -> SegmentWriter:
         """Begin the next segment without a block, for an object with callbacks.
 
-        :meth:`SegmentWriter.end` ends it, :meth:`SegmentWriter.abort` cuts it off; so does the publisher's end.
+        :meth:`SegmentWriter.end` ends it, :meth:`SegmentWriter.abort` cuts it off; so does the publisher's end::
+
+            segment = await publisher.begin()
+            await segment.write(chunk)
+            segment.abort()  # without await: it only tells; await segment.end() instead publishes it
+
+        A call that is cancelled has begun nothing.
 
         Raises:
             PublisherFull: the buffer had no room for ``buffer_s`` seconds.
@@ -336,6 +343,11 @@ class Publisher:
 
     async def publish(self, data: bytes) -> Receipt:
         """Publish a whole segment as one chunk.
+
+        A call that is cancelled, for example by a timeout, cuts the segment off. The server may have nothing of it, a
+        part, or, if all had been sent, the whole, so that publishing it again may double it. ``on_event`` is told:
+        ``SegmentBegun`` once something was sent, and ``SegmentLost`` with the seq. To cancel the wait for the answer,
+        and not the sending, use :meth:`begin`, and cancel :meth:`SegmentWriter.settled`.
 
         Raises:
             TrickleError: as :meth:`SegmentWriter.write`.

@@ -74,6 +74,8 @@ class JsonLines:
     async def write(self, obj: object) -> None:
         """Write an object as a line; returns once it was handed to the connection. Readers get it at once.
 
+        A call that is cancelled has sent the whole line, or nothing of it.
+
         Raises:
             TypeError: ``obj`` cannot be written as JSON.
             InvalidInput: it has a value that JSON does not have, or its line is too long; nothing was sent.

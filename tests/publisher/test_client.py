@@ -16,7 +16,7 @@ from tests.support.peers import FakeServer, Head, Peer, fake_server, run
 from tests.support.server import RunningServer
 from tests.support.waiting import until
 from tricklecast.publisher import Closed, Publisher, PublisherEvent, Receipt, SegmentWriter, client
-from tricklecast.publisher.events import Failed, Finished, Renumbered, Retrying
+from tricklecast.publisher.events import Failed, Finished, Renumbered, Retrying, SegmentBegun, SegmentLost
 from tricklecast.trickle import __version__, errors, wire
 
 
@@ -783,6 +783,39 @@ def test_a_cancelled_write_takes_its_chunk_back() -> None:
             assert waiting.cancelled_caught
             await segment.write(b"in time")
         assert trickle.stored["0"] == [b"in time"]
+
+    run(main())
+
+
+def test_a_cancelled_publish_tells_whether_anything_was_sent() -> None:
+    """The server may have the whole segment, if only its answer is missing. A wait that is cancelled loses nothing."""
+
+    async def main() -> None:
+        trickle = Trickle()
+        arrived, events = asyncio.Event(), list[PublisherEvent]()
+
+        async def silent(peer: Peer, head: Head) -> None:
+            await peer.body()
+            arrived.set()
+            await peer.closed()
+
+        trickle.instead = {"POST 0": [silent]}
+        async with fake_server(trickle) as server, publisher(server, start=0, on_event=events.append) as pub:
+            async with anyio.create_task_group() as tasks:
+                tasks.start_soon(pub.publish, b"x")
+                await arrived.wait()
+                tasks.cancel_scope.cancel()
+            assert [str(event) for event in events if isinstance(event, SegmentBegun | SegmentLost)] == [
+                "segment 0 begins",
+                "segment 0 is lost: the segment was cut off",
+            ]
+            segment = await pub.begin()
+            segment.write_nowait(b"y")
+            segment.end_nowait()
+            with anyio.CancelScope() as waiting:
+                waiting.cancel()
+                await segment.settled()
+            assert (waiting.cancelled_caught, (await segment.settled()).seq) == (True, 1)
 
     run(main())
 
