@@ -1,21 +1,40 @@
 """The subscriber: yields the segments of a channel as they begin.
 
-:mod:`tricklecast.subscriber.core` decides what to request and what an answer means, :mod:`tricklecast.subscriber.fetch`
-makes the GETs. While one segment is read, the GET for the next one is already out. It is only one, and its answer waits
-in its socket: a slow user is a slow reader, not a growing buffer.
+:mod:`tricklecast.subscriber.core` decides what to request and what an answer means. While one segment is read, the GET
+for the next one is already out. It is only one, and its answer waits in its socket: a slow user is a slow reader, not a
+growing buffer.
+
+A GET for the next segment may wait for ever, so a server that has hung looks like a quiet channel. After a wait in
+which a server said nothing since the subscriber began, or :data:`CHECK_WAITS` waits in a row, the subscriber asks where
+the head is. A server that does not answer that is away.
 """
 
 from __future__ import annotations
 
+import os
 import ssl
-from collections.abc import AsyncIterator, Mapping
+from collections.abc import AsyncIterator, Callable, Mapping
 from contextlib import AsyncExitStack
 from enum import Enum
 from typing import TYPE_CHECKING, Final, Literal, Self, TypedDict, TypeVar, assert_never, get_args
 
 import anyio
+import anyio.lowlevel
 
-from tricklecast.subscriber.core import REFRESH_S, Advance, AnyStart, Cursor, End, OnLag, Start
+from tricklecast.subscriber.core import (
+    REFRESH_S,
+    Advance,
+    AnyStart,
+    Ask,
+    Cursor,
+    Decision,
+    End,
+    OnLag,
+    Resolved,
+    Resync,
+    RetryAfter,
+    Start,
+)
 from tricklecast.subscriber.events import (
     Ended,
     Failed,
@@ -23,11 +42,13 @@ from tricklecast.subscriber.events import (
     Monitor,
     OnEvent,
     Restarted,
+    Retrying,
     SegmentTruncated,
+    SkippedAhead,
     SubscriberStatistics,
 )
-from tricklecast.subscriber.fetch import Fetcher, Preconnect, Runtime, Unanswered, request_headers
-from tricklecast.subscriber.segment import OnBroken, Segment
+from tricklecast.subscriber.segment import NEXT_S, OnBroken, Requests, Runtime, Segment, Unanswered
+from tricklecast.trickle import __version__, wire
 from tricklecast.trickle.client.arguments import (
     Auth,
     URLs,
@@ -39,10 +60,10 @@ from tricklecast.trickle.client.arguments import (
     httpx_auth,
     merged,
 )
-from tricklecast.trickle.client.exchange import TrickleClient
+from tricklecast.trickle.client.exchange import Answer, ExchangeOutcome, Lost, TrickleClient
 from tricklecast.trickle.client.nodes import Nodes
 from tricklecast.trickle.client.retry import RECONNECT_S, Stop
-from tricklecast.trickle.client.tasks import HomeLoop
+from tricklecast.trickle.client.tasks import BackgroundTask, HomeLoop, Notifier
 from tricklecast.trickle.errors import (
     BrokenByPeer,
     ClosedHere,
@@ -59,6 +80,13 @@ if TYPE_CHECKING:
 
 STALL_TIMEOUT_S: Final = 30.0
 """Default for the longest silence within a segment before the server is asked whether it is still there."""
+
+HELD_S: Final = 1.0
+"""A server that closes the connection 1 s after the request or later had let it wait for a segment. A port of another
+program closes it at once."""
+
+CHECK_WAITS: Final = 5
+"""After this many waits in a row without an answer (at least 100 s), the server is asked whether it still answers."""
 
 T = TypeVar("T")
 
@@ -222,6 +250,7 @@ class Subscriber:
         self._verify = verify
         self._shared_client = client
         self._client: TrickleClient | httpx.AsyncClient | None = None
+        self._requests: Requests | None = None
         self._fetcher: Fetcher | None = None
         self._use = _Use.NEW
         self._home: HomeLoop | None = None  # the event loop in which it was opened
@@ -299,10 +328,10 @@ class Subscriber:
         self._use, self._home = use, HomeLoop("subscriber")
         http = self._shared_client or TrickleClient(self._verify, transport=self._transport)
         self._client = http
-        self._fetcher = Fetcher(
-            *(self._nodes, http, self._auth, self._cursor, self._monitor, self._runtime),
-            *(self._resolved, self._headers),
+        self._requests = Requests(
+            self._nodes, http, self._auth, self._cursor, self._monitor, self._runtime, self._headers
         )
+        self._fetcher = Fetcher(self._requests, self._resolved)
 
     async def close(self) -> None:
         """Leave the segment that is being read, and close the connections. Further calls do nothing.
@@ -408,14 +437,13 @@ class Subscriber:
 
     def _advance(self, begun: Advance, pending: Preconnect) -> Segment:
         assert pending.answer is not None
-        assert self._fetcher is not None
+        assert self._requests is not None
         assert self._home is not None
         self._begun = begun
         self._segment = Segment(
             begun,
             pending.answer,
-            self._fetcher,
-            self._monitor,
+            self._requests,
             self._home,
             self._segment_over,
             stall_timeout_s=self._stall_s,
@@ -489,3 +517,198 @@ def may_help(error: TrickleError) -> bool:
     if isinstance(error, Refused):
         return error.temporary
     return isinstance(error, BrokenByPeer) and not isinstance(error, RemoteProtocolError)
+
+
+# The GET for the next segment.
+
+
+def request_headers() -> dict[str, str]:
+    """The headers of each request of one subscriber."""
+    return {
+        "Accept-Encoding": "identity",
+        "User-Agent": f"tricklecast-subscriber/{__version__}",
+        # The same name over reconnects: logs can tell one client from another. It does not have 16 digits, since
+        # servers give names of 16 digits to clients without one.
+        wire.CLIENT: f"subscriber-{os.urandom(6).hex()}",
+    }
+
+
+class Preconnect:
+    """The GET for the next segment, which a task of the :class:`Fetcher` makes.
+
+    Attributes:
+        delay_s: it is made after so many seconds.
+        abandoned: the result is not wanted any more.
+        task: makes it.
+        result: the result, once it is there, and the answer that it is about.
+    """
+
+    __slots__ = ("_changes", "_error", "_is_over", "abandoned", "answer", "delay_s", "result", "task")
+
+    def __init__(self, delay_s: float, changes: Notifier) -> None:
+        self.delay_s = delay_s
+        self.answer: Answer | None = None
+        self.abandoned = False
+        self.result: Advance | End | Stop | None = None
+        self._error: Exception | None = None
+        self._is_over = False
+        self.task: BackgroundTask | None = None
+        self._changes = changes  # is notified when it is over, and when the task is
+
+    @property
+    def outcome(self) -> Advance | End | Stop:
+        """The result, once it is over and was not abandoned.
+
+        Raises:
+            ClosedHere: the task was cancelled with all others of the program.
+            Exception: what it raised, for example the error of a transport that the user passed.
+        """
+        if self._error is not None:
+            raise self._error
+        if self.result is None and self.task is not None:
+            self.task.check()
+        assert self.result is not None
+        return self.result
+
+    async def over(self) -> None:
+        """Wait for the result. A cancelled wait changes nothing."""
+        assert self.task is not None
+        if self._is_over or self.task.is_over:
+            await anyio.lowlevel.checkpoint_if_cancelled()
+        while not (self._is_over or self.task.is_over):
+            await self._changes.wait()
+
+    def end(self, error: Exception | None = None) -> None:
+        """Its task is done with it."""
+        self._error, self._is_over = error, True
+        self._changes.notify()
+
+    async def abandon(self) -> None:
+        """Stop the task if it makes this one, wait for its end, and close the response. It may be called twice."""
+        self.abandoned = True
+        try:
+            if self.task is not None and not self._is_over:
+                await self.task.stop()
+        finally:
+            if self.answer is not None:
+                await self.answer.body.aclose()
+
+
+class Fetcher:
+    """Makes the GETs for the next segment, one after the other.
+
+    Args:
+        requests: makes each of them.
+        on_resolved: called with the seq that ``next`` turned out to be.
+    """
+
+    def __init__(self, requests: Requests, on_resolved: Callable[[int], None]) -> None:
+        self._requests = requests
+        requests.waits = CHECK_WAITS - 1  # the first wait of all is checked
+        self._cursor, self._monitor, self._runtime = requests.cursor, requests.monitor, requests.runtime
+        self._on_resolved = on_resolved
+        # One task makes one GET after the other: a task for each would cost as much as a small segment.
+        self._task: BackgroundTask | None = None
+        self._due: Preconnect | None = None  # that it makes next
+        self._woken = Notifier()  # wakes it
+        self._changes = Notifier()  # wakes who waits for the result
+
+    def preconnect(self, delay_s: float) -> Preconnect:
+        """Begin the GET for the next segment, after ``delay_s`` seconds."""
+        self._due = pending = Preconnect(delay_s, self._changes)
+        if self._task is None or self._task.is_over:
+            self._task = BackgroundTask(self._work, self._changes)
+        else:
+            self._woken.notify()
+        pending.task = self._task
+        return pending
+
+    async def stop(self) -> None:
+        """Stop the task, and wait for its end."""
+        if self._task is not None:
+            await self._task.stop()
+
+    async def _work(self) -> None:
+        """Make what is due, one after the other; never returns."""
+        while True:
+            pending, self._due = self._due, None
+            if pending is None:
+                await self._woken.wait()
+                continue
+            error: Exception | None = None
+            try:
+                delay_s: float | None = pending.delay_s
+                while delay_s is not None:
+                    if delay_s > 0:
+                        await self._runtime.sleep(delay_s)
+                    delay_s = await self._try(pending)
+            except Exception as unexpected:
+                error = unexpected
+            pending.end(error)
+
+    async def _try(self, pending: Preconnect) -> float | None:
+        """Make one GET. After how many seconds to make another one; ``None`` if the result is there."""
+        requested_at = self._runtime.now()
+        if self._requests.waits >= CHECK_WAITS:
+            self._monitor.counts["refreshes"] += 1
+            found = await self._requests.get(Ask(None), NEXT_S)
+            if isinstance(found, Lost) and not pending.abandoned:
+                return self._settled(pending, self._lost(found, requested_at))
+            requested_at = self._runtime.now()
+        wanted = self._cursor.ask()
+        found = await self._requests.get(wanted, self._cursor.refresh_after(self._runtime.rng), may_wait=True)
+        outcome: Decision | None = None
+        try:
+            # No await between the answer and its result: a subscriber that is closed now finds the response.
+            outcome = None if pending.abandoned else self._decide(wanted, found, requested_at)
+            if isinstance(outcome, Advance):
+                assert isinstance(found, Answer)
+                found.requested_at, found.answered_at = requested_at, self._runtime.now()
+                pending.result, pending.answer = outcome, found
+                return None
+        finally:
+            if isinstance(found, Answer) and pending.answer is None:
+                await found.body.aclose()
+        if outcome is None:
+            return None if pending.abandoned else 0.0
+        return self._settled(pending, outcome)
+
+    def _settled(self, pending: Preconnect, outcome: Decision) -> float | None:
+        """After how many seconds to make another GET; ``None`` if there is none to make."""
+        if isinstance(outcome, End | Stop):
+            pending.result = outcome
+            return None
+        return outcome.delay_s
+
+    def _lost(self, lost: Lost, requested_at: float) -> Decision:
+        """Report a GET without an answer; return the cursor's decision."""
+        now = self._runtime.now()
+        waited_s = now - requested_at if lost.connected and not lost.waited_s else 0.0
+        taken = lost.waited_s > 0 or waited_s >= HELD_S
+        outcome = self._cursor.lost(lost.error, now, self._runtime.rng, taken=taken, waited_s=waited_s)
+        if isinstance(outcome, RetryAfter):
+            self._monitor.emit(Retrying(outcome.error, outcome.delay_s, self._cursor.ask().attempt))
+        return outcome
+
+    def _decide(self, ask: Ask, found: ExchangeOutcome | None, requested_at: float) -> Decision | None:
+        """Report a GET; return the cursor's decision, or ``None`` to make the same GET at once."""
+        now, rng = self._runtime.now(), self._runtime.rng
+        if found is None:
+            self._monitor.counts["refreshes"] += 1
+            self._requests.waits += 1
+            self._cursor.refreshed()
+            return None
+        if isinstance(found, Lost):
+            return self._lost(found, requested_at)
+        self._monitor.answered()
+        outcome = self._cursor.answered(found, now, rng)
+        match outcome:
+            case RetryAfter(delay_s, error):
+                self._monitor.emit(Retrying(error, delay_s, self._cursor.ask().attempt))
+            case Resync(seq, _, error):
+                # A negative number is the protocol's word for the newest segment.
+                wanted = None if ask.seq is None or ask.seq < 0 else ask.seq
+                self._monitor.emit(SkippedAhead(wanted, seq, error))
+            case Resolved(seq):
+                self._on_resolved(seq)
+        return outcome

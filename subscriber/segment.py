@@ -1,21 +1,44 @@
-"""One segment, as its subscriber reads it."""
+"""One segment, as its subscriber reads it, and the GETs of segments.
+
+A GET of a segment always begins at its first byte. So the rest of a cut segment is read by the same GET once more: the
+bytes that the user has already come again, and are dropped. Their beginning and their end are compared with what the
+user has: on a server that was restarted in between, another segment may have that number.
+
+A server that cuts off a reader for being too slow looks like a broken network, and is handled in the same way: if the
+segment is still kept, it is read on; if it has left the window, ``on_lag`` says where to go.
+"""
 
 from __future__ import annotations
 
 from collections.abc import Awaitable, Callable, Coroutine
-from typing import Any, Final, Literal, TypeAlias
+from dataclasses import dataclass, field, replace
+from random import Random
+from typing import TYPE_CHECKING, Any, Final, Literal, TypeAlias
 
 import anyio
 
-from tricklecast.subscriber.core import Advance
-from tricklecast.subscriber.events import Monitor, SegmentBroken, SegmentResumed, SegmentTruncated
-from tricklecast.subscriber.fetch import Fetcher, Received
+from tricklecast.subscriber.core import Advance, Ask, Cursor, is_renumbered
+from tricklecast.subscriber.events import Monitor, Retrying, SegmentBroken, SegmentResumed, SegmentTruncated
 from tricklecast.trickle import wire
 from tricklecast.trickle.client import faults
-from tricklecast.trickle.client.connection import ResponseBody
-from tricklecast.trickle.client.exchange import Answer
-from tricklecast.trickle.client.tasks import BackgroundTask, HomeLoop
-from tricklecast.trickle.errors import ClosedHere, ConnectionLost, Position, SegmentTooLarge, header_int
+from tricklecast.trickle.client.connection import RequestTimeouts, ResponseBody
+from tricklecast.trickle.client.exchange import Answer, ExchangeOutcome, Lost, TrickleClient, exchange
+from tricklecast.trickle.client.nodes import Nodes, ask, shown
+from tricklecast.trickle.client.tasks import BackgroundTask, HomeLoop, clock
+from tricklecast.trickle.errors import (
+    ClosedHere,
+    ConnectionLost,
+    Position,
+    SegmentTooLarge,
+    TrickleError,
+    header_int,
+)
+from tricklecast.trickle.paths import ChannelURL
+
+if TYPE_CHECKING:
+    import httpx
+
+    from tricklecast.trickle.client.arguments import HttpxAuth
 
 READ_LIMIT: Final = 64 * 1024 * 1024
 """Most bytes that ``read()`` holds by default: the server's default limit for a segment."""
@@ -24,6 +47,19 @@ TAKEOVERS: Final = 2
 """Cuts in a row that a change of the channel's node explains."""
 
 OnBroken: TypeAlias = Literal["skip", "raise"]
+
+CONNECT_S: Final = 10.0
+"""How long a connection may take to be made."""
+
+ANSWER_S: Final = 5.0
+"""How long the reader waits for a segment that the server should have, and for each of its old chunks. A server that
+has the segment sends it at once; a server that lets the reader wait has another segment in mind."""
+
+NEXT_S: Final = 10.0
+"""How long a server may take to say where the head is, which it knows."""
+
+COMPARED_BYTES: Final = 4096
+"""How much of the beginning and of the end of what was read is compared when a cut segment is read on."""
 
 
 class Segment:
@@ -63,8 +99,7 @@ class Segment:
         self,
         begun: Advance,
         answer: Answer,
-        fetcher: Fetcher,
-        monitor: Monitor,
+        requests: Requests,
         home: HomeLoop,
         on_end: Callable[[Segment], None],
         *,
@@ -87,9 +122,9 @@ class Segment:
         self.answered_at: Final = answer.answered_at
         self._begun = begun
         self._answer = answer  # that is read now
-        self._fetcher = fetcher
-        self._monitor = monitor
-        self._counts = monitor.counts
+        self._requests = requests
+        self._monitor = requests.monitor
+        self._counts = requests.monitor.counts
         self._home = home
         self._on_end = on_end
         self._stall_s = stall_timeout_s
@@ -289,7 +324,7 @@ class Segment:
             # Two cuts without a byte between them are enough: the same would happen again. Not so in a cluster: a
             # replica ends when another node takes the channel over, and that node may go on.
             self._in_vain = self._in_vain + 1 if self._resumed_at == self._received.size else 0
-            if self._in_vain > (0 if self._fetcher.nodes.alone else TAKEOVERS) and not self._no_fault:
+            if self._in_vain > (0 if self._requests.nodes.alone else TAKEOVERS) and not self._no_fault:
                 rest = error
         if rest is None:
             await self._outlive(lambda: self._find_rest(error))
@@ -311,11 +346,11 @@ class Segment:
         return first
 
     async def _find_ending(self) -> None:
-        self._ending = await self._fetcher.ending(self._begun)
+        self._ending = await self._requests.ending(self._begun)
 
     async def _find_rest(self, error: ConnectionLost) -> None:
         await self._answer.body.aclose()
-        self._rest = await self._fetcher.rest(self._begun, self._received, error, no_fault=self._no_fault)
+        self._rest = await self._requests.rest(self._begun, self._received, error, no_fault=self._no_fault)
 
     async def _outlive(self, work: Callable[[], Awaitable[None]]) -> None:
         """Do this work in the segment's task, and wait for its end.
@@ -359,3 +394,256 @@ class Segment:
         finally:
             if not is_read:  # a body closes itself at its end
                 await self._answer.body.aclose()
+
+
+# GETs.
+
+
+@dataclass(frozen=True, slots=True)
+class Runtime:
+    """The clock, the delays and the random numbers of a subscriber.
+
+    Attributes:
+        now: seconds on a monotonic clock.
+    """
+
+    rng: Random = field(default_factory=Random)
+    now: Callable[[], float] = anyio.current_time
+    sleep: Callable[[float], Awaitable[None]] = anyio.sleep
+
+
+class Received:
+    """The part of a segment that was read: its size, its beginning and its end, as references to its chunks.
+
+    A check sum over all bytes would cost more than receiving them.
+
+    Attributes:
+        size: bytes.
+        attempts: how many GETs it has taken so far.
+    """
+
+    __slots__ = ("_head", "_head_size", "_tail", "_tail_size", "attempts", "size")
+
+    def __init__(self) -> None:
+        self.size = 0
+        self.attempts = 1
+        self._head: list[bytes] = []
+        self._head_size = 0
+        self._tail: list[bytes] = []
+        self._tail_size = 0
+
+    def add(self, chunk: bytes) -> None:
+        """Another chunk was read."""
+        size = len(chunk)
+        self.size += size
+        if self._head_size < COMPARED_BYTES:
+            self._head.append(chunk)
+            self._head_size += size
+        if size >= COMPARED_BYTES:
+            self._tail, self._tail_size = [chunk], COMPARED_BYTES
+            return
+        self._tail.append(chunk)
+        self._tail_size += size
+        if self._tail_size >= 2 * COMPARED_BYTES or len(self._tail) >= COMPARED_BYTES:
+            # Chunks of a few bytes are joined, so that this costs little for each of them.
+            self._tail, self._tail_size = [b"".join(self._tail)[-COMPARED_BYTES:]], COMPARED_BYTES
+
+    def is_like(self, other: Received) -> bool:
+        """Whether two readings have the same size, beginning and end."""
+        return self._sample() == other._sample()
+
+    def _sample(self) -> tuple[int, bytes, bytes]:
+        return self.size, b"".join(self._head)[:COMPARED_BYTES], b"".join(self._tail)[-COMPARED_BYTES:]
+
+
+@dataclass(slots=True)
+class Requests:
+    """Makes the GETs of one subscriber.
+
+    Attributes:
+        auth: authentication of each request; ``None``: that of ``http``.
+        waits: how many in a row had no answer, as far as their maker has counted them here.
+    """
+
+    nodes: Nodes
+    http: TrickleClient | httpx.AsyncClient
+    auth: HttpxAuth | None
+    cursor: Cursor
+    monitor: Monitor
+    runtime: Runtime
+    headers: dict[str, str]
+    waits: int = 0
+
+    def __post_init__(self) -> None:
+        if self.runtime.now is anyio.current_time:
+            self.runtime = replace(self.runtime, now=clock())  # it is asked three times for each segment
+
+    async def get(self, wanted: Ask, wait_s: float, *, may_wait: bool = False) -> ExchangeOutcome | None:
+        """Make one GET; ``None`` if the head of a segment did not come within ``wait_s`` seconds.
+
+        Args:
+            may_wait: the segment may not have begun, so that a node that lets the reader wait has not failed.
+        """
+        headers = self.headers | {wire.ATTEMPT: str(wanted.attempt)}
+        if wanted.life is not None:
+            headers[wire.LIFE] = wanted.life
+        wait_s = wait_s if wanted.seq is not None else min(wait_s, NEXT_S)
+        timeouts = RequestTimeouts(self.nodes.connect_s(CONNECT_S), read=wait_s, write=wait_s)
+
+        def request(url: ChannelURL) -> Awaitable[ExchangeOutcome]:
+            self.monitor.counts["requests"] += 1
+            return exchange(
+                self.http,
+                "GET",
+                url.next() if wanted.seq is None else url.segment(wanted.seq),
+                headers,
+                timeouts=timeouts,
+                seq=wanted.seq,
+                place=f"{shown(url.root)}: ",
+                auth=self.auth,
+                stays_open=None if wanted.seq is None else has_body,
+            )
+
+        found = await ask(
+            self.nodes,
+            request,
+            seq=wanted.seq,
+            may_wait=may_wait and wanted.seq is not None,
+            on_move=lambda error, pause_s: self._moved(error, pause_s, wanted.attempt + 1),
+            sleep=self.runtime.sleep,
+        )
+        if isinstance(found, Answer):
+            self.waits = 0
+        return None if isinstance(found, Lost) and found.waited_s and wanted.seq is not None else found
+
+    def _moved(self, error: TrickleError, pause_s: float, attempt: int) -> None:
+        """A GET goes to another node."""
+        self.cursor.moved()
+        self.monitor.emit(Retrying(error, pause_s, attempt))
+
+    async def ending(self, begun: Advance) -> Answer | None:
+        """Ask how a segment ended whose body is over; ``None`` if nobody knows."""
+        self.monitor.counts["requests"] += 1
+        self.monitor.counts["refreshes"] += 1
+        timeouts = RequestTimeouts(self.nodes.connect_s(CONNECT_S), read=ANSWER_S, write=ANSWER_S)
+        found = await ask(
+            self.nodes,
+            lambda url: exchange(
+                *(self.http, "HEAD", url.segment(begun.seq), self.headers),
+                timeouts=timeouts,
+                seq=begun.seq,
+                auth=self.auth,
+            ),
+            sleep=self.runtime.sleep,
+        )
+        if isinstance(found, Lost) or found.status != wire.Status.OK:
+            return None
+        is_other = found.natural(wire.SEQ) != begun.seq or found.natural(wire.EPOCH) != begun.epoch
+        return None if is_other else found
+
+    async def rest(
+        self, begun: Advance, received: Received, error: ConnectionLost, *, no_fault: bool
+    ) -> tuple[Answer, bytes] | ConnectionLost:
+        """Request a segment until it goes on behind what was read of it.
+
+        Args:
+            received: what the user has of it.
+            no_fault: the connection did not break: it was silent, or its reader was cancelled. The first GET is made
+                at once, and costs no retry: it also asks whether the server is still there.
+
+        Returns:
+            The response that the rest comes from, with the first bytes of the rest; or why it cannot be had.
+        """
+        cause: TrickleError = error
+        floor_s: float | None = None
+        while True:
+            if no_fault:
+                self.monitor.counts["refreshes"] += 1
+            else:
+                delay_s = self.cursor.cut(self.runtime.now(), self.runtime.rng, floor_s=floor_s)
+                if delay_s is None:
+                    return error
+                self.monitor.emit(Retrying(cause, delay_s, received.attempts + 1))
+                await self.runtime.sleep(delay_s)
+            received.attempts += 1
+            found = await self.get(Ask(begun.seq, received.attempts), ANSWER_S)
+            floor_s = None
+            match found:
+                case Lost(lost):
+                    if not isinstance(lost, ConnectionLost):
+                        return error
+                    cause = lost  # if the server process is gone, the next one may have the segment on its disk
+                case Answer() as answer if is_same(answer, begun, received.size):
+                    first = await self._skip(begun, received, answer)
+                    if isinstance(first, bytes):
+                        self.cursor.resumed()
+                        return answer, first
+                    if first is None:
+                        return error
+                    cause = first
+                case Answer() as answer:
+                    await answer.body.aclose()
+                    may_come = answer.status == wire.Status.NOT_FOUND and not answer.closed and not self.nodes.alone
+                    if (
+                        answer.status != wire.Status.TOO_MANY_REQUESTS
+                        and answer.status < wire.Status.SERVER_ERROR
+                        and not may_come  # a node that takes the channel over has it when its publisher comes
+                    ):
+                        return error
+                    cause, floor_s = answer.error(begun.seq), answer.retry_after_s
+                case None:
+                    silent = Unanswered(seq=begun.seq, detail=f"{error.detail}, and the server does not answer")
+                    if self.nodes.alone:
+                        return silent if no_fault else error
+                    cause = silent
+            no_fault = False
+
+    async def _skip(self, begun: Advance, received: Received, answer: Answer) -> bytes | ConnectionLost | None:
+        """Drop what the user has; ``None`` if the segment does not begin with it.
+
+        Returns:
+            The bytes that came with the last ones of what was dropped.
+        """
+        first: bytes | ConnectionLost | None = None
+        body, again, chunk = answer.body, Received(), b""
+        body.limit_silence(ANSWER_S)
+        try:
+            while again.size < received.size:
+                chunk = await body.receive_chunk()
+                if not chunk:
+                    return None
+                old = chunk[: received.size - again.size]
+                again.add(old)
+                chunk = chunk[len(old) :]
+            if again.is_like(received):
+                first = chunk
+        except faults.ReadTimeout:
+            return None
+        except faults.TransportError as error:
+            first = ConnectionLost(seq=begun.seq, detail=str(error))
+        finally:
+            if not isinstance(first, bytes):
+                await body.aclose()
+        return first
+
+
+class Unanswered(ConnectionLost):
+    """The server accepts connections and does not answer, not even about a segment that it was sending."""
+
+
+def is_same(answer: Answer, begun: Advance, size: int) -> bool:
+    """Whether a response can be the same segment, judged by its head."""
+    told_size, life = answer.natural(wire.SIZE), answer.life
+    has_its_life = life is not None and life.name == begun.life
+    return (
+        has_body(answer)
+        and answer.natural(wire.SEQ) == begun.seq
+        and (answer.natural(wire.EPOCH) == begun.epoch or has_its_life)
+        and not is_renumbered(answer, begun.epoch, begun.life, begun.seq + 1)
+        and (told_size is None or told_size >= size)
+    )
+
+
+def has_body(answer: Answer) -> bool:
+    """Whether the bytes of a segment may follow the head of an answer."""
+    return answer.status == wire.Status.OK and not (answer.closed or answer.empty)

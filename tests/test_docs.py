@@ -151,7 +151,7 @@ ERRORS = [
 ALWAYS = {"InvalidInput", "InvalidURL", "InvalidChannelName", "Refused", "RemoteProtocolError", "ConnectionLost"}
 RAISED = {
     "Publisher": _raised(*(f"publisher/{name}" for name in ("client", "core", "segments", "lines"))),
-    "Subscriber": _raised(*(f"subscriber/{name}" for name in ("client", "core", "fetch", "segment"))) - {"InvalidSeq"},
+    "Subscriber": _raised(*(f"subscriber/{name}" for name in ("client", "core", "segment"))) - {"InvalidSeq"},
     "Channel": _raised("trickle/client/channel"),
 }
 FAMILIES = {"TrickleError", "BrokenByPeer"}

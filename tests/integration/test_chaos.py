@@ -25,7 +25,7 @@ from tests.support.fixtures import servers_are_forks
 from tests.support.waiting import until
 from tricklecast.publisher import Publisher, SegmentWriter
 from tricklecast.subscriber import Position, Subscriber
-from tricklecast.subscriber.fetch import Runtime
+from tricklecast.subscriber.segment import Runtime
 from tricklecast.testing import TestServer, server
 from tricklecast.trickle.errors import BrokenByPeer, TrickleError
 

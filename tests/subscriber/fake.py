@@ -13,7 +13,7 @@ from unittest.mock import patch
 from tests.support.peers import Peer
 from tests.support.peers import run as run
 from tests.support.streams import serve_streams
-from tricklecast.subscriber.fetch import Runtime
+from tricklecast.subscriber.segment import Runtime
 
 T = TypeVar("T")
 

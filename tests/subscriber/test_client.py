@@ -20,8 +20,9 @@ from tests.support.local import local_server
 from tests.support.waiting import eventually
 from tests.trickle.client.test_connection import unused_port
 from tricklecast.subscriber import Segment, Subscriber, TrickleTransport
+from tricklecast.subscriber.client import CHECK_WAITS
 from tricklecast.subscriber.events import Retrying, SubscriberEvent
-from tricklecast.subscriber.fetch import CHECK_WAITS, Runtime
+from tricklecast.subscriber.segment import Runtime
 from tricklecast.trickle import wire
 from tricklecast.trickle.backoff import BUDGET_RESERVE, CAP_S
 from tricklecast.trickle.client.retry import RECONNECT_S
@@ -692,7 +693,7 @@ class TestCutSegments:
 
     def test_a_server_that_has_stopped_is_noticed(self, monkeypatch: pytest.MonkeyPatch) -> None:
         """It takes connections and says nothing: after ``stall_timeout_s`` and one more request it is an error."""
-        monkeypatch.setattr("tricklecast.subscriber.fetch.ANSWER_S", 0.05)
+        monkeypatch.setattr("tricklecast.subscriber.segment.ANSWER_S", 0.05)
 
         async def handler(exchange: Exchange) -> None:
             if exchange.tail == "0" and exchange.headers["trickle-attempt"] == "1":
@@ -715,7 +716,7 @@ class TestCutSegments:
     @pytest.mark.parametrize("start", ["next", "current", "earliest", 7])
     def test_a_server_that_never_answers_is_left(self, start: str | int, monkeypatch: pytest.MonkeyPatch) -> None:
         """Where the head is, each server says at once: its silence is told, waited for like an outage, and an error."""
-        monkeypatch.setattr("tricklecast.subscriber.fetch.NEXT_S", 0.02)
+        monkeypatch.setattr("tricklecast.subscriber.segment.NEXT_S", 0.02)
         events: list[object] = []
 
         async def main() -> None:
@@ -738,7 +739,7 @@ class TestCutSegments:
 
     def test_a_server_that_answers_late_is_waited_for(self, monkeypatch: pytest.MonkeyPatch) -> None:
         """One that hangs for a while costs a retry, and no segment."""
-        monkeypatch.setattr("tricklecast.subscriber.fetch.NEXT_S", 0.05)
+        monkeypatch.setattr("tricklecast.subscriber.segment.NEXT_S", 0.05)
 
         async def handler(exchange: Exchange) -> None:
             if exchange.headers["trickle-attempt"] == "1" and exchange.tail == "next":
@@ -765,7 +766,7 @@ class TestCutSegments:
                 await exchange.segment(0, b"zero")
             elif exchange.tail == "next" and not hangs:
                 hangs = True
-                monkeypatch.setattr("tricklecast.subscriber.fetch.NEXT_S", 0.02)
+                monkeypatch.setattr("tricklecast.subscriber.segment.NEXT_S", 0.02)
                 await exchange.text(200, "1", latest=1)
             else:
                 await exchange.closed_by_client()

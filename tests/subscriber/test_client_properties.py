@@ -18,7 +18,7 @@ from tests.subscriber.fake import timed
 from tests.subscriber.test_core_properties import starts
 from tricklecast.subscriber import OnLag, Subscriber
 from tricklecast.subscriber.core import AnyStart
-from tricklecast.subscriber.fetch import Runtime
+from tricklecast.subscriber.segment import Runtime
 from tricklecast.trickle import wire
 from tricklecast.trickle.client.retry import MIN_DELAY_S
 from tricklecast.trickle.errors import TrickleError

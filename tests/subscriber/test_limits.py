@@ -12,7 +12,7 @@ from tests.subscriber.fake import run, timed
 from tests.support.local import local_server
 from tricklecast.publisher import Publisher
 from tricklecast.subscriber import Subscriber
-from tricklecast.subscriber.fetch import Runtime
+from tricklecast.subscriber.segment import Runtime
 from tricklecast.trickle.errors import Refused, TrickleError
 
 

@@ -11,7 +11,7 @@ import pytest
 
 from tests.subscriber.fake import Exchange, FakeServer, Handler, fake, run, timed
 from tests.subscriber.test_client import Slept, collect
-from tricklecast.subscriber import Subscriber, fetch
+from tricklecast.subscriber import Subscriber
 from tricklecast.subscriber import events as told
 
 
@@ -44,7 +44,7 @@ async def hangs(exchange: Exchange) -> None:
 @pytest.mark.parametrize("later", ["cut", "hangs"])
 def test_a_segment_goes_on_at_another_node(later: str, monkeypatch: pytest.MonkeyPatch) -> None:
     """Behind the last byte that was read, whether its node breaks every connection or is silent."""
-    monkeypatch.setattr(fetch, "ANSWER_S", 0.05)
+    monkeypatch.setattr("tricklecast.subscriber.segment.ANSWER_S", 0.05)
 
     async def dies(exchange: Exchange) -> None:
         if exchange.tail == "0" and len(first_asked) == 0:
@@ -133,7 +133,7 @@ def test_a_node_that_takes_the_channel_over_may_not_have_it_yet() -> None:
 
 def test_a_node_that_hangs_is_left(monkeypatch: pytest.MonkeyPatch) -> None:
     """To let a reader wait is no failure; but a node that does not say where its head is, either, has failed."""
-    monkeypatch.setattr(fetch, "NEXT_S", 0.05)
+    monkeypatch.setattr("tricklecast.subscriber.segment.NEXT_S", 0.05)
 
     async def main() -> None:
         async with reading(hangs, holds, refresh_s=0.05) as (subscriber, first, second):

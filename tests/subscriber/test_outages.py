@@ -15,7 +15,7 @@ from tests.subscriber.test_client import Slept, collect, subscribed
 from tests.support.certificates import make_certificate
 from tests.support.streams import serve_streams
 from tricklecast.subscriber import Subscriber
-from tricklecast.subscriber.fetch import HELD_S
+from tricklecast.subscriber.client import HELD_S
 from tricklecast.trickle.backoff import BUDGET_RESERVE, CAP_S
 from tricklecast.trickle.client.retry import RECONNECT_S
 from tricklecast.trickle.errors import ConnectionLost, Refused

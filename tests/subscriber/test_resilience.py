@@ -24,7 +24,7 @@ from tests.support.local import LocalServer, local_server
 from tests.support.streams import serve_streams
 from tests.support.waiting import eventually, until
 from tricklecast.subscriber import Position, Segment, Subscriber
-from tricklecast.subscriber.fetch import Runtime
+from tricklecast.subscriber.segment import Runtime
 from tricklecast.trickle.client import connecting
 from tricklecast.trickle.client.connecting import connect_tcp as really_connect
 from tricklecast.trickle.client.sockets import SocketStream

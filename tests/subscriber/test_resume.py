@@ -14,7 +14,7 @@ from tests.subscriber.fake import Exchange, Handler, run
 from tests.subscriber.test_client import Slept, collect, ended, subscribed
 from tricklecast.subscriber import Retrying, Segment, Subscriber, TrickleTransport
 from tricklecast.subscriber.core import Advance
-from tricklecast.subscriber.fetch import Runtime, is_same
+from tricklecast.subscriber.segment import Runtime, is_same
 from tricklecast.trickle.client.exchange import Answer
 from tricklecast.trickle.errors import ConnectionLost, Position
 
@@ -263,7 +263,7 @@ class TestGivingUp:
 
     def test_a_server_that_makes_us_wait_has_another_one(self, monkeypatch: pytest.MonkeyPatch) -> None:
         """What was there already comes at once, and so does its head."""
-        monkeypatch.setattr("tricklecast.subscriber.fetch.ANSWER_S", 0.05)
+        monkeypatch.setattr("tricklecast.subscriber.segment.ANSWER_S", 0.05)
 
         async def silent(exchange: Exchange) -> None:
             await exchange.closed_by_client()

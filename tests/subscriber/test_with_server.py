@@ -23,7 +23,7 @@ from tests.support.ports import free_port
 from tests.support.server import RunningServer, serve
 from tests.support.waiting import WITHIN_S
 from tricklecast.subscriber import Subscriber
-from tricklecast.subscriber.fetch import Runtime
+from tricklecast.subscriber.segment import Runtime
 from tricklecast.trickle import wire
 from tricklecast.trickle.errors import ChannelNotFound
 

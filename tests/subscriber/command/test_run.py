@@ -22,10 +22,10 @@ from tricklecast.subscriber.command.run import COUNTED, Progress, Report, Reques
 from tricklecast.subscriber.command.run import run as run_command
 from tricklecast.subscriber.core import OnLag
 from tricklecast.subscriber.events import SubscriberStatistics
-from tricklecast.subscriber.fetch import Unanswered
 from tricklecast.subscriber.gateway.pictures import CannotPass
 from tricklecast.subscriber.media.joiner import NothingToWrite, Undescribed
 from tricklecast.subscriber.relay.target import ConnectionBroke
+from tricklecast.subscriber.segment import Unanswered
 from tricklecast.subscriber.sinks import Output, SinkClosed
 from tricklecast.trickle import errors
 from tricklecast.trickle.errors import ChannelNotFound, InvalidInput, Refused, SegmentMissing, TrickleError
