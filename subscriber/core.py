@@ -12,14 +12,18 @@ The rules (docs/reference/protocol.md, sections 4 to 6):
   (``wait_for_channel_s``), or for ``reconnect_s`` after the server was lost: publishers come back to a restarted
   server a little later.
 - 470 means that the segment does not exist; the answer says where the head is. The cursor never repeats a failed
-  request at once. Every request that is not the first step forward costs a token of the retry budget, so no server
-  can make the cursor send requests in a tight loop.
+  request at once. Every such request costs a token of the retry budget, but for a few steps forward after each whole
+  segment: no server can make the cursor send requests in a tight loop, and no reader ends because it is slow.
 - The cursor goes back within a numbering only if the server's head is behind what was already read, or if the channel
   has another life and its reader reads everything: then all of that life is new.
 - A reader reads everything if it began at ``earliest`` or at a number, or if ``on_lag`` is ``earliest``; it does not if
   ``on_lag`` is ``live``. In a new numbering, whose first seq the server tells, it begins at the first segment that is
-  kept. Where segments have left the window before it came to them, it goes on at the oldest one; if that is gone, too,
-  by the time it is asked for, at a newer one, further ahead each time. Any other reader goes on at the live edge.
+  kept. Where segments have left the window before it came to them, it goes on at the oldest one. Any other reader goes
+  on at the live edge.
+- A reader that is too late again within a second does not keep up. The second step in a row brings it as far ahead of
+  the oldest segment as the window has moved on since the first, the third twice as far as it has since the second, and
+  so on. These steps count from the head (``-N``): any number that the reader was told may be gone by the time it is
+  asked for. There is a pause between them, so that they are a few per second, however fast the channel is.
 - If the server's head is behind what was read of the very same numbering (``Life``), the server was restarted and its
   publisher is sending again what was in flight. The cursor waits until the head has caught up.
 - An outage lasts for a limited time (:class:`~tricklecast.trickle.client.retry.Retries`), whether it shows as refused
@@ -29,6 +33,7 @@ The rules (docs/reference/protocol.md, sections 4 to 6):
 from __future__ import annotations
 
 from enum import StrEnum
+from math import inf
 from random import Random
 from typing import Final, NamedTuple, TypeAlias
 
@@ -58,6 +63,12 @@ MAX_CUT_S: Final = 10.0
 
 HEAD_RECHECKS: Final = 4
 """How often a head that seems to have gone back is checked again (about 2 s in all) before the cursor follows it."""
+
+LATE_AGAIN_S: Final = 1.0
+"""Steps forward whose requests are made within this time are a row: the reader does not keep up."""
+
+LATE_PAUSE_S: Final = 0.25
+"""The time between the requests of such steps, from the third one on. Each costs the server an answer for nothing."""
 
 REFERENCE_WINDOW: Final = 5
 """Segments that the Go reference server keeps. It does not send ``Earliest``, so the search starts this far back. The
@@ -159,7 +170,8 @@ class Ask(NamedTuple):
     """The GET to make.
 
     Attributes:
-        seq: the segment; ``None`` for the ``next`` route, which answers the head at once.
+        seq: the segment; one below 0 is counted from the head; ``None`` for the ``next`` route, which answers the head
+            at once.
         attempt: 1 for an original request, 2 for its first retry, ...
         life: the numbering in which the segment is next, if that is known: the server says at once if it has another.
     """
@@ -208,7 +220,8 @@ class RetryAfter(NamedTuple):
 
 
 class Resync(NamedTuple):
-    """The wanted segment does not exist: go on at ``seq`` after ``delay_s``."""
+    """The wanted segment does not exist: go on after ``delay_s`` at ``seq``, or beyond it if :meth:`Cursor.ask` counts
+    from the head."""
 
     seq: int
     delay_s: float
@@ -320,7 +333,11 @@ class Cursor:
         else:  # a reader that goes to a position wants no more and no less than before
             self._epoch, self._life = start.position.epoch, start.position.life
         self._restarted, self._rechecks = False, 0
-        self._late = 0  # how often in a row a segment that was chosen in the window had left it when it was asked for
+        self._late = 0  # steps forward in a row to segments of the window that had left it when they were asked for
+        self._late_at = -inf  # when the request of the last one is made
+        self._late_oldest = 0  # where the window began then
+        # The request is for this number, below 0, and ``_asked`` is the lowest that it can mean.
+        self._from_head: int | None = None
         self._retries.restart()
 
     @property
@@ -352,6 +369,8 @@ class Cursor:
 
     def ask(self) -> Ask:
         """The GET to make now. Report it with :meth:`answered`, :meth:`lost` or :meth:`refreshed`."""
+        if self._from_head is not None:
+            return Ask(self._from_head)
         return Ask(self._asked, self._attempt, self._life if self._follows else None)
 
     def refresh_after(self, rng: Random) -> float:
@@ -365,6 +384,7 @@ class Cursor:
         """
         self._server_seen = True
         self._retries.worked()
+        self._from_head = None
         if self._asked is not None and self._asked < wire.SEQ_NEXT:
             # A seq relative to the head is answered at once unless nothing was ever written: then seq 0 comes first.
             self._asked, self._takes_any = 0, True
@@ -433,6 +453,15 @@ class Cursor:
         """The GET that :meth:`ask` named was answered with this head."""
         self._server_seen = True
         self._head = max(self._head, answer.natural(wire.LATEST) or 0)
+        if (
+            self._from_head is not None
+            and answer.status == wire.Status.OK
+            and (seq := answer.natural(wire.SEQ)) is not None
+        ):
+            if seq < (self._asked or 0):
+                error = SegmentMissing(None, seq=self._asked, detail=f"the head has gone back to {seq}")
+                return self._retry(error, None, rng)
+            self._asked = seq
         if answer.closed:
             return self._closed(answer, now, rng)
         match answer.status:
@@ -507,7 +536,7 @@ class Cursor:
         if self._on_lag is OnLag.FAIL and not self._takes_any:
             return Stop(error)
         if latest > asked >= 0:
-            return self._forward(asked, latest, answer, error, rng)
+            return self._forward(asked, latest, answer, error, now, rng)
         return self._back(latest, earliest, answer, error, rng)
 
     def _without_next_route(self, answer: Answer, rng: Random) -> Decision:
@@ -551,7 +580,6 @@ class Cursor:
         self._epoch = self._epoch if epoch is None else epoch
         self._channel_seen = self._follows = True
         self._restarted = self._hold = self._takes_any = False
-        self._late = 0
         self._rechecks = self._rechecks if answer.empty else 0
         if not answer.empty or (self._expected_before or 0) <= seq:
             self._expected_before = None
@@ -635,7 +663,9 @@ class Cursor:
         seq = oldest if self._begins_at_first(answer) else max(oldest, latest - 1)
         return self._resync(min(seq, latest), retry, error)
 
-    def _forward(self, asked: int, latest: int, answer: Answer, error: TrickleError, rng: Random) -> Decision:
+    def _forward(
+        self, asked: int, latest: int, answer: Answer, error: TrickleError, now: float, rng: Random
+    ) -> Decision:
         """The segment has left the window, or was left out: go to a newer one."""
         earliest, following = answer.natural(wire.EARLIEST), answer.natural(wire.NEXT)
         from_earliest = self._takes_any or self._reads_all
@@ -643,27 +673,53 @@ class Cursor:
         # A hole in a window that still holds older segments: the publisher left some out. If the server does not say
         # how many, one is tried, but not twice in a row: then the cursor goes where it goes after any loss.
         is_hole = earliest is not None and earliest <= asked and (following is not None or self._retries.failures == 0)
-        wanted = max(oldest, following or 0) if from_earliest or is_hole else latest - 1
-        if from_earliest and (asked < oldest or following is None):
-            # If segments leave faster than they can be asked for, or the end of a hole is not known, each step in a row
-            # is longer: by what the window has moved on since the last one, or by one segment, doubled each time.
-            moved = oldest - asked
-            further = moved * (2**self._late - 1) if moved > 0 else 2 ** max(0, self._late - 1) - 1
-            wanted, self._late = min(max(wanted, asked + 1) + further, latest - 1), self._late + 1
+        seq = max(oldest, following or 0) if from_earliest or is_hole else latest - 1
+        is_late = (asked < oldest or following is None) if from_earliest else not is_hole
+        late = self._late if is_late and now < self._late_at + LATE_AGAIN_S else 0
+        counts_back = late > 0 and (asked < oldest or not from_earliest)
+        if from_earliest and is_late:
+            # If it is not known where a hole ends, each step is longer, too.
+            moved = oldest - self._late_oldest
+            further = moved * late if asked < oldest else 2 ** min(max(0, late - 1), 30) - 1
+            seq = min(max(seq, asked + 1) + further, latest - 1)
+        if counts_back and late > 1 and earliest is None:
+            seq = latest - 1  # such a server may know no number below -2
         before = self._expected_before
         if before is not None and max(asked, oldest) <= before <= latest:
-            wanted = before  # a restarted server, whose publisher went on with its numbering
-        seq = min(max(wanted, asked + 1, oldest), latest)
-        if self._retries.failures == 0:
-            # A first step forward after a healthy segment is another request, not a retry: no delay, no token.
-            self._retries.failures = 1
-            return Resync(self._go_to(seq), 0.0, error)
-        if not self._retries.pay():
+            # A restarted server, whose publisher went on with its numbering.
+            seq, counts_back = before, False
+        seq = min(max(seq, asked + 1, oldest), latest)
+        counts_back &= seq < latest and (earliest is not None or seq == latest - 1)
+        is_guess = earliest is None and from_earliest and late == 1
+        delay_s = self._before_step(late, now, rng, is_guess=is_guess, counts_back=counts_back)
+        if delay_s is None:
             return Stop(error)
+        if is_late:
+            self._late, self._late_at, self._late_oldest = late + 1, now + delay_s, oldest
+        self._go_to(seq)
+        self._from_head = seq - latest - 1 if counts_back else None
+        return Resync(seq, delay_s, error)
+
+    def _before_step(self, late: int, now: float, rng: Random, *, is_guess: bool, counts_back: bool) -> float | None:
+        """Seconds to wait before a step forward; ``None`` if nothing pays for it.
+
+        The first one after a whole segment is another request, not a retry: it costs neither a token nor a delay. The
+        next ones cost no token where the server is well, and the reader is slow.
+
+        Args:
+            late: the steps in a row before it.
+            is_guess: it costs no delay: a channel of short segments would move on by more than the window meanwhile.
+        """
+        failures = self._retries.failures
+        is_free = failures == 0 or (failures <= 2 and (is_guess or counts_back))
+        if not (is_free or self._retries.pay()):
+            return None
         self._retries.failures += 1
-        # A guess costs no delay: a channel of short segments would move on by more than such a window meanwhile.
-        is_guess = earliest is None and from_earliest and self._late == 2
-        return Resync(self._go_to(seq), 0.0 if is_guess else self._retries.delay_s(rng), error)
+        delay_s = 0.0 if failures == 0 or is_guess else self._retries.delay_s(rng)
+        if late > 1:
+            pause_s = LATE_PAUSE_S * (1.0 + rng.uniform(0.0, REFRESH_SPREAD))
+            delay_s = max(delay_s, self._late_at + pause_s - now)
+        return delay_s
 
     def _back(self, latest: int, earliest: int | None, answer: Answer, error: TrickleError, rng: Random) -> Decision:
         """The head is behind the requested seq: the server has forgotten the channel's past, or counts wrongly.
@@ -692,11 +748,14 @@ class Cursor:
         if delay_s is None:
             return Stop(error)
         self._attempt += 1
+        # A retry does not count from the head: a server that was restarted may have gone back, and a full one takes a
+        # reader that counts from the head for a new one.
+        self._from_head = None
         return RetryAfter(delay_s, error)
 
     def _resync(self, seq: int, retry: RetryAfter, error: TrickleError) -> Resync:
         return Resync(self._go_to(seq), retry.delay_s, error)
 
     def _go_to(self, seq: int) -> int:
-        self._asked, self._attempt = seq, 1
+        self._asked, self._attempt, self._from_head = seq, 1, None
         return seq

@@ -42,7 +42,8 @@ class SkippedAhead(Event):
 
     Attributes:
         wanted: the segment that it asked for; ``None`` for the newest one.
-        seq: the segment that it asks for now. It may be lower: the server may have been restarted.
+        seq: the segment that it asks for now, or the lowest that it takes if the window moves on faster than segments
+            can be asked for. It may be below ``wanted``: the server may have been restarted.
         error: what the server said.
     """
 

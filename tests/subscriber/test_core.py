@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 from random import Random
 from typing import Any, Literal, TypeAlias
 
@@ -10,6 +11,8 @@ import pytest
 
 from tricklecast.subscriber.core import (
     HEAD_RECHECKS,
+    LATE_AGAIN_S,
+    LATE_PAUSE_S,
     MAX_CUT_S,
     REFRESH_S,
     REFRESH_SPREAD,
@@ -25,6 +28,7 @@ from tricklecast.subscriber.core import (
     RetryAfter,
     Start,
 )
+from tricklecast.trickle import wire
 from tricklecast.trickle.backoff import CAP_S, Backoff, RetryBudget
 from tricklecast.trickle.client.exchange import Answer
 from tricklecast.trickle.client.retry import IDLE_S, MAX_RETRY_AFTER_S, MIN_DELAY_S, OUTAGE_BACKOFF, RECONNECT_S, Stop
@@ -648,15 +652,6 @@ class TestMissing:
         driver.read(0 if start == "earliest" else 5)
         assert resync(driver.answer(470, latest=100, earliest=40)).seq == seq
 
-    def test_segments_that_leave_faster_than_they_are_asked_for_are_left_behind(self) -> None:
-        """Each step in a row is longer, up to the newest segment; one that is read ends that."""
-        driver = Driver(5)
-        steps = [resync(driver.answer(470, latest=earliest + 90, earliest=earliest)).seq for earliest in (40, 50, 80)]
-        assert steps == [40, 50 + 10, 80 + 3 * 20]
-        assert resync(driver.answer(470, latest=300, earliest=210)).seq == 299
-        assert driver.read(299).gap == 294
-        assert resync(driver.answer(470, latest=400, earliest=340)).seq == 340
-
     def test_or_nowhere(self) -> None:
         """``fail`` gives up with the error that says what was there."""
         error = stopped(Driver(5, on_lag=OnLag.FAIL).answer(470, latest=100, earliest=40))
@@ -712,10 +707,10 @@ class TestMissing:
     def test_a_second_step_without_a_segment_between_waits(self) -> None:
         """A server that only ever says 470 is asked more and more slowly, and not for ever."""
         driver = Driver(5, budget=RetryBudget(0.2, 3), backoff=Backoff(1, 8))
-        delays = [resync(driver.answer(470, latest=n, earliest=n - 3)).delay_s for n in (10, 20, 30, 40)]
+        delays = [resync(driver.answer(470, latest=n, earliest=n - 3)).delay_s for n in (10, 20, 30, 40, 50, 60)]
         assert delays[0] == 0
         assert all(delay >= MIN_DELAY_S for delay in delays[1:])
-        assert isinstance(stopped(driver.answer(470, latest=50, earliest=47)), SegmentMissing)
+        assert isinstance(stopped(driver.answer(470, latest=70, earliest=67)), SegmentMissing)
 
     def test_a_whole_segment_makes_the_next_step_free(self) -> None:
         """A slow subscriber may skip forward for ever, as long as it reads something each time."""
@@ -723,6 +718,7 @@ class TestMissing:
         for head in range(10, 500, 10):
             assert resync(driver.answer(470, latest=head)).delay_s == 0
             driver.read(head - 1)
+            driver.now += LATE_AGAIN_S
 
     def test_an_empty_segment_does_not(self) -> None:
         """A dead segment is answered empty too: it is no proof that all is well again."""
@@ -819,6 +815,137 @@ class TestMissing:
         assert driver.answer(200, seq=0, latest=26, content_length=0) == Advance(0, lag=25, restarted=True, empty=True)
         assert resync(driver.answer(470, latest=26, earliest=22)).seq == 22
         assert driver.read(22) == Advance(22)
+
+
+class TestTooLateAgain:
+    """A reader that does not keep up, however fast its channel is."""
+
+    def test_it_goes_further_with_each_step_and_counts_from_the_head(self) -> None:
+        """Of what it was told, the oldest segment is gone at once, and after a pause the newest one may be, too."""
+        driver = Driver(5)
+        asked = []
+        for earliest in (40, 50, 80, 210):
+            latest = earliest + 90
+            seq = resync(driver.answer(470, latest=latest, earliest=earliest)).seq
+            asked.append((seq, driver.asked))
+        assert asked == [(40, 40), (50 + 10, 60 - 140 - 1), (80 + 2 * 30, 140 - 170 - 1), (299, wire.SEQ_CURRENT)]
+        assert driver.read(1000).gap == 995
+        assert driver.asked == 1001
+
+    def test_segments_in_between_do_not_end_the_row(self) -> None:
+        """Otherwise it would be late for every other segment, and ask as often in vain as it reads."""
+        driver = Driver(5)
+        driver.answer(470, latest=140, earliest=50)
+        driver.read(50)
+        assert driver.answer(470, latest=143, earliest=53) == Resync(56, 0.0, resync_error(51, 143, 53))
+        assert driver.asked == 56 - 143 - 1
+
+    def test_a_second_in_time_does(self) -> None:
+        """It loses as little as it can again."""
+        driver = Driver(5)
+        driver.answer(470, latest=140, earliest=50)
+        driver.read(50)
+        driver.answer(470, latest=143, earliest=53)
+        driver.read(57)
+        driver.now += LATE_AGAIN_S
+        driver.answer(470, latest=440, earliest=350)
+        assert driver.asked == 350
+
+    @pytest.mark.parametrize("on_lag", [OnLag.EARLIEST, OnLag.LIVE])
+    def test_there_is_a_pause_between_the_steps(self, on_lag: OnLag) -> None:
+        """From the third one on, whatever it reads in between."""
+        driver = Driver(5, on_lag=on_lag, budget=RetryBudget(0, 0))
+        made = []
+        for number in range(40):
+            step = resync(driver.answer(470, latest=1000 * number + 300, earliest=1000 * number + 100))
+            driver.now += step.delay_s
+            made.append(driver.now)
+            driver.read(step.seq)
+            driver.now += 0.01
+        pauses = [after - before for before, after in itertools.pairwise(made)]
+        assert pauses[0] == pytest.approx(0.01)
+        assert all(LATE_PAUSE_S <= pause <= LATE_PAUSE_S * (1.0 + REFRESH_SPREAD) for pause in pauses[1:])
+
+    def test_a_live_reader_asks_for_the_newest_as_such(self) -> None:
+        """The one that it was told has left a window that moves faster than requests take."""
+        driver = Driver(5, on_lag=OnLag.LIVE, budget=RetryBudget(0, 0))
+        assert resync(driver.answer(470, latest=100, earliest=95)).seq == driver.asked == 99
+        assert resync(driver.answer(470, latest=200, earliest=195)).delay_s >= MIN_DELAY_S
+        assert driver.asked == wire.SEQ_CURRENT
+        assert driver.read(340).gap == 335
+
+    @pytest.mark.parametrize("on_lag", [OnLag.EARLIEST, OnLag.LIVE])
+    def test_a_server_that_does_not_tell_its_window_is_asked_for_the_newest_only(self, on_lag: OnLag) -> None:
+        """The reference server breaks the connection when it is asked for a seq below -2."""
+        driver = Driver(5, on_lag=on_lag)
+        asked = []
+        for latest in (100, 103, 110, 120):
+            resync(driver.answer(470, latest=latest))
+            asked.append(driver.asked)
+        assert asked[0] == (95 if on_lag is OnLag.EARLIEST else 99)
+        assert asked[1] == (101 if on_lag is OnLag.EARLIEST else wire.SEQ_CURRENT)
+        assert asked[2:] == [wire.SEQ_CURRENT, wire.SEQ_CURRENT]
+        assert driver.read(130).gap == 125
+
+    def test_a_hole_is_crossed_by_number(self) -> None:
+        """What is beyond it is in the window, and waits there."""
+        driver = Driver(5)
+        for seq in (6, 7, 9):
+            assert resync(driver.answer(470, latest=30, earliest=1)).seq == driver.asked == seq
+
+    def test_a_numbering_that_goes_on_is_asked_for_by_number(self) -> None:
+        """Where the reader had come to before its server was restarted."""
+        driver = Driver(0)
+        for seq in range(10):
+            driver.read(seq)
+        for latest, earliest, seq in ((2, 0, 2), (8, 6, 6), (14, 9, 10)):
+            assert resync(driver.answer(470, latest=latest, earliest=earliest)).seq == driver.asked == seq
+
+    def test_a_retry_asks_by_number(self) -> None:
+        """A full server refuses a reader that counts from the head, as a new one, and serves one that is there."""
+        driver = self.counting()
+        retry(driver.answer(503, retry_after=1))
+        assert driver.cursor.ask() == Ask(60, 2)
+        driver = self.counting()
+        retry(driver.lost())
+        assert driver.cursor.ask() == Ask(60, 2)
+
+    def test_a_wait_asks_by_number(self) -> None:
+        """A server that has nothing lets it wait: it has been restarted."""
+        driver = self.counting()
+        driver.cursor.refreshed()
+        assert driver.cursor.ask() == Ask(60)
+
+    def test_a_head_that_has_gone_back_is_not_read(self) -> None:
+        """What the reader had would come again. The answer to the number says what has become of it."""
+        driver = self.counting()
+        outcome = retry(driver.answer(200, seq=59))
+        assert "the head has gone back to 59" in str(outcome.error)
+        assert driver.cursor.ask() == Ask(60, 2)
+
+    def test_the_answer_names_the_segment(self) -> None:
+        """It must not be missing, and it is no end if it is empty."""
+        driver = self.counting()
+        assert isinstance(stopped(driver.answer(200)), RemoteProtocolError)
+        driver = self.counting()
+        outcome = driver.answer(200, seq=70, latest=72, content_length=0, closed="terminated")
+        assert isinstance(outcome, Advance)
+        assert (outcome.seq, outcome.gap) == (70, 65)
+
+    def test_470_goes_on_from_the_lowest_that_was_meant(self) -> None:
+        """A server may not be able to read what it still lists."""
+        driver = self.counting()
+        assert resync(driver.answer(470, latest=160, earliest=70)).seq == 70 + 2 * 20
+        assert driver.asked == 110 - 160 - 1
+
+    @staticmethod
+    def counting() -> Driver:
+        """A reader that counts from the head, and wants 60 or a later one."""
+        driver = Driver(5)
+        for earliest in (40, 50):
+            driver.answer(470, latest=earliest + 90, earliest=earliest)
+        assert driver.cursor.ask() == Ask(60 - 140 - 1)
+        return driver
 
 
 class TestFailing:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import hashlib
+import itertools
 import json
 import os
 import signal
@@ -14,6 +15,7 @@ from contextlib import contextmanager
 from pathlib import Path
 
 import anyio
+import anyio.lowlevel
 import httpx
 import pytest
 
@@ -25,6 +27,7 @@ from tests.support.waiting import WITHIN_S
 from tricklecast.subscriber import Subscriber
 from tricklecast.subscriber.segment import Runtime
 from tricklecast.trickle import wire
+from tricklecast.trickle.client.bridge import TrickleTransport
 from tricklecast.trickle.errors import ChannelNotFound
 
 
@@ -173,6 +176,37 @@ def test_falling_behind_the_window_is_a_gap() -> None:
 
     with serve("--window-segments", "3") as running:
         run(lambda: main(running.base))
+
+
+def test_a_window_that_moves_faster_than_requests_take_is_read() -> None:
+    """Its reader is late for every second request, gets a segment each time, and is told what it missed."""
+
+    async def main(url: str) -> None:
+        seqs, requests, read = itertools.count(), list[str](), [(-1, 0)]
+
+        class AfterOthers(TrickleTransport):
+            """Each request of the reader comes when more segments have begun than the window holds."""
+
+            async def handle_async_request(self, request: httpx.Request) -> httpx.Response:
+                for _ in range(4):
+                    await publish(http, url, next(seqs), b"x")
+                requests.append(request.url.path)
+                return await super().handle_async_request(request)
+
+        runtime = Runtime(now=lambda: 0.0, sleep=lambda _: anyio.lowlevel.checkpoint())
+        async with (
+            httpx.AsyncClient() as http,
+            timed(runtime, Subscriber, url, start=0, transport=AfterOthers()) as subscriber,
+        ):
+            while len(read) <= 20:
+                segment = await anext(subscriber)
+                read.append((segment.seq, segment.gap))
+                assert await segment.read() == b"x"
+        assert all(seq == before + 1 + gap for (before, _), (seq, gap) in itertools.pairwise(read))
+        assert len(requests) <= 2 * len(read)
+
+    with serve("--window-segments", "3") as running:
+        run(lambda: main(f"{running.base}/fast"))
 
 
 def test_a_publisher_who_is_gone_truncates_its_segment(url: str) -> None:

@@ -128,7 +128,7 @@ class Retries:
     def succeeded(self) -> None:
         """Count a request that succeeded: the row of refusals ends, and the budget grows. An outage goes on: the
         success may be that of an older request."""
-        self.failures, self._is_proven = 0, True
+        self.failures, self._is_proven, self._is_broke = 0, True, False
         self._budget.earn()
 
     def worked(self) -> None:

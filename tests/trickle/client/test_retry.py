@@ -155,6 +155,14 @@ def test_an_outage_is_paid_for_once_and_not_after_a_success() -> None:
     assert not retries.lose()
 
 
+def test_a_success_ends_the_pauses_that_nothing_paid_for() -> None:
+    """Who goes on without end waits for long only until it is served."""
+    retries = Retries(budget=RetryBudget(0, 0), reconnect_s=None)
+    assert (retries.refused(ZeroRandom()) or 0.0) >= CAP_S / 2
+    retries.succeeded()
+    assert retries.delay_s(ZeroRandom()) == MIN_DELAY_S
+
+
 def test_what_was_lost_together_is_one_loss() -> None:
     """The others wait as long as the one that was counted, whatever the time."""
     retries = Retries(budget=RetryBudget(reserve=1))
