@@ -174,11 +174,13 @@ class Ask(NamedTuple):
             at once.
         attempt: 1 for an original request, 2 for its first retry, ...
         life: the numbering in which the segment is next, if that is known: the server says at once if it has another.
+        epoch: that of the segment before, if that is known, too.
     """
 
     seq: int | None
     attempt: int = 1
     life: str | None = None
+    epoch: int | None = None
 
 
 class Advance(NamedTuple):
@@ -371,7 +373,9 @@ class Cursor:
         """The GET to make now. Report it with :meth:`answered`, :meth:`lost` or :meth:`refreshed`."""
         if self._from_head is not None:
             return Ask(self._from_head)
-        return Ask(self._asked, self._attempt, self._life if self._follows else None)
+        if not self._follows:
+            return Ask(self._asked, self._attempt)
+        return Ask(self._asked, self._attempt, self._life, self._epoch)
 
     def refresh_after(self, rng: Random) -> float:
         """Seconds after which to give up a GET without an answer and report it as :meth:`refreshed`."""
@@ -606,8 +610,8 @@ class Cursor:
         retry = self._retry(error, None, rng)
         if isinstance(retry, Stop):
             return retry
-        self._epoch, self._restarted, self._head = epoch, True, 0
-        self._expected, self._expected_before, self._takes_any, self._follows = None, None, True, False
+        self._epoch, self._restarted, self._head, self._late = epoch, True, 0, 0
+        self._expected, self._expected_before, self._takes_any = None, None, True
         if told is not None:
             self._life, self._expected = told.name, told.first
         return self._resync(first_of(answer), retry, error)
@@ -658,8 +662,9 @@ class Cursor:
         retry = self._retry(error, answer.retry_after_s, rng)
         if isinstance(retry, Stop):
             return retry
-        self._epoch, self._life, self._restarted, self._head = None, told.name, True, latest
-        self._expected, self._expected_before, self._follows = first, None, False
+        self._epoch, self._life = answer.natural(wire.EPOCH), None if told.first is None else told.name
+        self._restarted, self._head, self._late = True, latest, 0
+        self._expected, self._expected_before = first, None
         seq = oldest if self._begins_at_first(answer) else max(oldest, latest - 1)
         return self._resync(min(seq, latest), retry, error)
 

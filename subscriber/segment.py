@@ -487,6 +487,8 @@ class Requests:
         headers = self.headers | {wire.ATTEMPT: str(wanted.attempt)}
         if wanted.life is not None:
             headers[wire.LIFE] = wanted.life
+            if wanted.epoch is not None:
+                headers[wire.EPOCH] = str(wanted.epoch)
         wait_s = wait_s if wanted.seq is not None else min(wait_s, NEXT_S)
         timeouts = RequestTimeouts(self.nodes.connect_s(CONNECT_S), read=wait_s, write=wait_s)
 

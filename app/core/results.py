@@ -84,6 +84,7 @@ class Ahead(NamedTuple):
     seq: int
     head: int
     earliest: int
+    epoch: int
     life: Life = NO_LIFE
 
 
@@ -97,6 +98,7 @@ class Gone(NamedTuple):
     seq: int
     head: int
     earliest: int
+    epoch: int
     following: int
     life: Life = NO_LIFE
 

@@ -534,12 +534,12 @@ class Channel:
         if seq < head:
             if self.retained is not None and (segment := self.retained.find(seq)) is not None:
                 return Ready(self, segment, head)
-            return Gone(seq, head, self.earliest, self._following(seq), self.life)
+            return Gone(seq, head, self.earliest, self.epoch, self._following(seq), self.life)
         if self.ended:
             return Ended(seq, head, self.epoch, self.content_type, self.life)
         if seq == head or (head == 0 and seq == 1):
             return Upcoming(self, self._create(seq), head)
-        return Ahead(seq, head, self.earliest, self.life)
+        return Ahead(seq, head, self.earliest, self.epoch, self.life)
 
     def life_of(self, seq: int) -> Life:
         """The numbering, as an answer with this segment tells it: that of a segment from before the restart is known,
@@ -549,7 +549,7 @@ class Channel:
             return life
         return Life(*self.lives[-1])
 
-    def told(self, name: str, seq: int) -> Life:
+    def told(self, name: str, seq: int, epoch: int | None = None) -> Life:
         """The numbering of which the server tells a reader that wants ``seq`` of the numbering of this name.
 
         It is the present one, unless others have begun below ``seq`` since then: what the reader has of these numbers
@@ -558,25 +558,34 @@ class Channel:
 
         A name that is not known was lost with all that was written of it, so nobody knows how many followed. The newest
         ones are taken that suffice. Above the head its publisher may be about to send again what was lost, until
-        somebody writes.
+        somebody writes. A name from another epoch is not known either, and all numberings of this epoch followed it.
+
+        Args:
+            epoch: in which the reader has read, if it says so.
         """
         lives = self.lives
         if seq < 0 or not lives or name == lives[-1][0]:
             return self.life
         is_known = any(one == name for one, _ in lives)
-        if not is_known and self.life.first is None and seq > self.next_seq:
+        is_older = not is_known and epoch is not None and epoch != self.epoch
+        if not is_known and not is_older and self.life.first is None and seq > self.next_seq:
             return self.life
         lowest = LAST_SEQ + 1
         for one, first in reversed(lives):
-            if one == name or (lowest < seq and not is_known):
+            if one == name or (lowest < seq and not is_known and not is_older):
                 break
             lowest = min(lowest, first)
         return Life(lives[-1][0], lowest) if lowest < seq else self.life
 
-    def renumbered(self, name: str, seq: int, found: Ready | Upcoming | Ahead | Gone | Ended) -> Ahead | None:
+    def renumbered(
+        self, name: str, seq: int, found: Ready | Upcoming | Ahead | Gone | Ended, epoch: int | None = None
+    ) -> Ahead | None:
         """Send a reader back that wants ``seq`` of the numbering of this name, if others have written that number anew.
 
         For example, the reader has read 0 to 9 of ``a`` and wants 10, and ``b`` has begun at 5: it is told ``b:5``.
+
+        Args:
+            epoch: as for :meth:`told`.
 
         Returns:
             The answer that the reader gets in place of ``found``. ``None``: it gets ``found``, since its numbering goes
@@ -585,14 +594,14 @@ class Channel:
         present = self.life
         if name == present.name or seq < 0:
             return None
-        told = self.told(name, seq)
+        told = self.told(name, seq, epoch)
         if told == present:
             waits = isinstance(found, Upcoming) and present.first is not None and present.first < seq
             if not waits:
                 return None
         if isinstance(found, Upcoming):
             self.release(found.segment)
-        return Ahead(seq, self.next_seq, self.earliest, told)
+        return Ahead(seq, self.next_seq, self.earliest, self.epoch, told)
 
     def after(self, seq: int) -> tuple[Ready | Upcoming | Ahead | Ended, int]:
         """Find where a reader goes on after a closed segment.

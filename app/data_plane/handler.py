@@ -268,7 +268,7 @@ def _read(connection: Caller, request: Request, route: Route) -> Reply | Exchang
     follows = parse_life(request.text(LIFE)) if LIFE in request.headers else None
     if follows is not None and not isinstance(resolution, Refusal):
         channel = plane.registry.channels[route.channel]
-        if (other := channel.renumbered(follows.name, route.seq, resolution)) is not None:
+        if (other := channel.renumbered(follows.name, route.seq, resolution, _epoch_of(request))) is not None:
             record.rseq = other.seq
             return _not_there(connection, request, route, other)
     if isinstance(resolution, Found):
@@ -457,13 +457,19 @@ def _of_another_epoch(connection: Caller, request: Request, route: Route) -> Rep
     """Refuse a write whose epoch is not the channel's, or is no number; else ``None``."""
     if EPOCH not in request.headers:
         return None
-    text, publishes = request.text(EPOCH), route.op is Op.PUBLISH
-    if not (text.isascii() and text.isdigit() and len(text) <= MAX_EPOCH_DIGITS):
+    publishes = route.op is Op.PUBLISH
+    if (epoch := _epoch_of(request)) is None:
         body = f"Invalid {wire.EPOCH}: not a number".encode()
         return Reply(Status.BAD_REQUEST, Reason.BAD_REQUEST, body=body, close=publishes)
     plane = connection.plane
-    refusal = plane.registry.refuse_other_epoch(route.channel, int(text))
+    refusal = plane.registry.refuse_other_epoch(route.channel, epoch)
     return None if refusal is None else refusal_reply(refusal, route.op, plane.jitter)
+
+
+def _epoch_of(request: Request) -> int | None:
+    """The epoch that a client means; ``None`` if it says none, or no number."""
+    text = request.text(EPOCH)
+    return int(text) if text.isascii() and text.isdigit() and len(text) <= MAX_EPOCH_DIGITS else None
 
 
 def _is_plain(value: bytes) -> bool:

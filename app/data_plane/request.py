@@ -39,7 +39,7 @@ _NEEDED: Final = (
 )  # fmt: skip
 """Header fields of a parked POST or DELETE that later stages read."""
 
-_NEEDED_TO_READ: Final = (RANGE, IF_RANGE, IF_NONE_MATCH, ACCEPT_ENCODING, LIFE)
+_NEEDED_TO_READ: Final = (RANGE, IF_RANGE, IF_NONE_MATCH, ACCEPT_ENCODING, LIFE, EPOCH)
 """Header fields of any other parked request that later stages read."""
 
 _LENGTH_DIGITS: Final = 20

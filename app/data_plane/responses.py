@@ -311,6 +311,7 @@ def missing_reply(missing: Ahead | Gone, asked: int | None, jitter: Jitter) -> R
         (wire.LATEST, missing.head),
         (wire.SEQ, missing.seq if asked is None else asked),
         (wire.EARLIEST, missing.earliest),
+        (wire.EPOCH, missing.epoch),
     )
     if isinstance(missing, Gone):
         headers = (*headers, (wire.NEXT, missing.following))

@@ -98,7 +98,7 @@ class LivesMachine(RuleBasedStateMachine):
     Attributes:
         content: what the channel has, by seq: who wrote it. written: in this start, in order, with the numberings then.
         kept: the numberings that this start has found. top: the highest head that there ever was.
-        all_named: whether all publishers so far have told the names of their numberings.
+        all_named: whether all publishers so far have told the names of their numberings. epoch: of the channel.
     """
 
     def __init__(self) -> None:
@@ -106,7 +106,7 @@ class LivesMachine(RuleBasedStateMachine):
         self.rng = Random(0)
         self.content: dict[int, str] = {}
         self.publishers: list[Publisher] = []
-        self.count = self.starts = self.top = 0
+        self.count = self.starts = self.top = self.epoch = 0
         self.all_named = True
         self.readers = [Reader(reads_all=number % 2 == 0) for number in range(READERS)]
         self.kept: Lives = ()
@@ -121,8 +121,9 @@ class LivesMachine(RuleBasedStateMachine):
         self.starts += 1
         self.written: list[tuple[int, str, Lives]] = []
         self.registry = Registry(LIMITS, autocreate=True, instance=f"s{self.starts}")
-        if self.content:
-            channel = self.registry.restore(Restored("c", 1, "", max(self.content) + 1, 0.0, "", self.kept), 0.0)
+        if self.epoch:
+            head = max(self.content, default=-1) + 1
+            channel = self.registry.restore(Restored("c", self.epoch, "", head, 0.0, "", self.kept), 0.0)
             channel.retained = Stored(dict(self.content))
 
     @property
@@ -137,7 +138,7 @@ class LivesMachine(RuleBasedStateMachine):
 
     def joins(self) -> bool:
         """Whether a publisher may come that does not go on with the channel's numbering."""
-        channel = self.registry.channels.get("c")
+        channel = self.registry.live("c")
         if channel is not None and channel.life.first is not None and channel.next_seq < self.top:
             return False
         self.publishers = [one for one in self.publishers if one.start != self.starts]
@@ -145,7 +146,7 @@ class LivesMachine(RuleBasedStateMachine):
 
     @property
     def head(self) -> int:
-        channel = self.registry.channels.get("c")
+        channel = self.registry.live("c")
         return 0 if channel is None else channel.next_seq
 
     @rule(has_name=st.sampled_from([True, True, True, False]), segments=st.integers(1, 3))
@@ -157,6 +158,17 @@ class LivesMachine(RuleBasedStateMachine):
             name, head = f"p{self.count}", self.head
             self.publishers.append(Publisher(name, str(Life(name, head)) if has_name else "", head, self.starts, head))
             self.publish(self.publishers[-1], segments)
+
+    @precondition(lambda self: self.head)
+    @rule(has_name=st.booleans(), segments=st.integers(1, 12))
+    def begin_anew(self, has_name: bool, segments: int) -> None:
+        """The channel ends, and another publisher begins its next epoch."""
+        assert self.registry.end("c", 0.0) is None
+        self.content, self.written, self.publishers = {}, [], []
+        self.kept, self.top = (), 0
+        for reader in self.readers:
+            reader.is_lost = False
+        self.begin_to_publish(has_name, segments)
 
     @precondition(lambda self: self.publishers)
     @rule(data=st.data(), segments=st.integers(1, 3), again=st.integers(0, 2))
@@ -188,6 +200,7 @@ class LivesMachine(RuleBasedStateMachine):
             publisher.next += 1
             publisher.life = publisher.life and str(channel.life)
             self.content[seq] = data
+            self.epoch = channel.epoch
             self.top = max(self.top, seq + 1)
             self.written.append((seq, data, channel.lives))
 
@@ -206,7 +219,7 @@ class LivesMachine(RuleBasedStateMachine):
             reader.at = max(reader.at, ask.seq)
             found = self.registry.resolve("c", ask.seq)
             if ask.life is not None and not isinstance(found, Refusal):
-                found = self.registry.channels["c"].renumbered(ask.life, ask.seq, found) or found
+                found = self.registry.channels["c"].renumbered(ask.life, ask.seq, found, ask.epoch) or found
             if isinstance(found, Upcoming):
                 found.channel.release(found.segment)
                 return True
@@ -259,7 +272,7 @@ class LivesMachine(RuleBasedStateMachine):
         self.kept = stored[-1][2] if stored else self.kept
         names = {name for name, _ in self.kept}
         for reader in self.readers:
-            if reader.cursor._life not in (None, *names):
+            if reader.cursor._epoch in (None, self.epoch) and reader.cursor._life not in (None, *names):
                 reader.is_lost, reader.told = True, False
         self.start()
 
@@ -278,6 +291,7 @@ def answer(found: Resolution) -> Answer:
                 wire.SEQ: found.seq,
                 wire.LATEST: found.head,
                 wire.EARLIEST: found.earliest,
+                wire.EPOCH: found.epoch,
                 wire.LIFE: found.life,
             }
             if isinstance(found, Gone):

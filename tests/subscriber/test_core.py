@@ -307,7 +307,7 @@ class TestResuming:
     def test_a_position_is_asked_for(self) -> None:
         """It goes on as if nothing had been in between."""
         driver = Driver("128@3")
-        assert driver.cursor.ask() == Ask(128)
+        assert driver.cursor.ask() == Ask(128, 1, None, 3)
         assert driver.read(128, epoch=3) == Advance(128, epoch=3)
 
     def test_what_was_missed_meanwhile_is_a_gap(self) -> None:
@@ -1233,15 +1233,15 @@ class TestLives:
         return driver
 
     def test_the_server_is_told_which_numbering_goes_on(self) -> None:
-        """As soon as one is known, and until another begins: a segment of any numbering was not read before."""
+        """As soon as one is known, with its epoch, and of the one to which the reader was sent: another may follow."""
         assert Driver(5).cursor.ask() == Ask(5)
         driver = self.at()
-        assert driver.cursor.ask() == Ask(5, 1, "a")
-        resync(driver.answer(470, latest=5, earliest=0, life="b:0"))
-        assert driver.cursor.ask() == Ask(4)
-        driver.read(4, epoch=1, life="b:0")
-        assert driver.cursor.ask() == Ask(5, 1, "b")
-        assert Driver("5@1:a").cursor.ask() == Ask(5, 1, "a")
+        assert driver.cursor.ask() == Ask(5, 1, "a", 1)
+        resync(driver.answer(470, latest=5, earliest=0, epoch=2, life="b:0"))
+        assert driver.cursor.ask() == Ask(4, 1, "b", 2)
+        driver.read(4, epoch=2, life="b:0")
+        assert driver.cursor.ask() == Ask(5, 1, "b", 2)
+        assert Driver("5@1:a").cursor.ask() == Ask(5, 1, "a", 1)
 
     def test_at_its_head_a_new_numbering_is_gone_to(self) -> None:
         """The server says so at once, rather than let the reader wait for the next segment."""

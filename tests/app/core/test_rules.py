@@ -865,7 +865,7 @@ def test_what_is_kept_stays_readable_during_the_drain() -> None:
     assert content(bench.serve(1)) == content(bench.serve(-2)) == b"abc"
     assert bench.channel.resolve(-1) == bench.channel.resolve(2) == Ended(2, 2, 1, "video/mp2t")
     assert bench.channel.resolve(9) == Ended(9, 2, 1, "video/mp2t")
-    assert bench.channel.resolve(0) == Gone(0, 2, 1, 1)
+    assert bench.channel.resolve(0) == Gone(0, 2, 1, 1, 1)
 
 
 def test_an_ended_channel_that_was_never_written_has_nothing() -> None:
@@ -1269,8 +1269,8 @@ def test_every_answer_about_seqs_has_it() -> None:
     registry = named()
     write(registry, 5)
     life = Life("abc.1", 5)
-    assert registry.resolve("c", 9) == Ahead(9, 6, 5, life)
-    assert registry.resolve("c", 0) == Gone(0, 6, 5, 5, life)
+    assert registry.resolve("c", 9) == Ahead(9, 6, 5, 1, life)
+    assert registry.resolve("c", 0) == Gone(0, 6, 5, 1, 5, life)
     refused = registry.reserve("c", 500, Told(), 0.0)
     assert isinstance(refused, Refusal)
     assert (refused.why, refused.life) == (Cause.AHEAD, life)

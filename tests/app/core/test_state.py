@@ -84,7 +84,7 @@ def test_what_left_the_window_is_gone() -> None:
     bench = Bench(window_segments=2)
     for seq in range(4):
         bench.publish(seq)
-    assert bench.channel.resolve(1) == Gone(1, 4, 2, 2)
+    assert bench.channel.resolve(1) == Gone(1, 4, 2, 1, 2)
 
 
 def test_a_reader_is_told_where_a_hole_ends() -> None:
@@ -92,9 +92,9 @@ def test_a_reader_is_told_where_a_hole_ends() -> None:
     bench = Bench()
     bench.publish(0)
     bench.publish(20, reset=True)
-    assert bench.channel.resolve(3) == Gone(3, 21, 0, 20)
+    assert bench.channel.resolve(3) == Gone(3, 21, 0, 1, 20)
     bench.channel.end(EndReason.DELETED, 0.0)
-    assert bench.channel.resolve(3) == Gone(3, 21, 0, 20)
+    assert bench.channel.resolve(3) == Gone(3, 21, 0, 1, 20)
 
 
 def test_what_comes_after_a_segment() -> None:
@@ -119,7 +119,7 @@ def test_a_hole_is_gone_until_its_writer_comes() -> None:
     """A seq that was passed by is gone for readers; once its publisher has connected it can be waited for."""
     bench = Bench(overtaking_grace_s=0.0)
     bench.publish(1)
-    assert bench.channel.resolve(0) == Gone(0, 2, 1, 1)
+    assert bench.channel.resolve(0) == Gone(0, 2, 1, 1, 1)
     bench.reserve(0)
     assert bench.wait(0).segment.seq == 0
 
@@ -276,14 +276,14 @@ def test_what_storage_keeps_is_served_below_the_window() -> None:
     channel = bench.channel
     channel.retained = Shelf(1, 2, 4, 6)
     assert [content(bench.serve(seq)) for seq in (1, 2, 4, 6, 7)] == [b"k", b"k", b"k", b"w", b"w"]
-    assert channel.resolve(0) == Gone(0, 8, 1, 1, channel.life)
-    assert channel.resolve(3) == Gone(3, 8, 1, 4, channel.life)
-    assert channel.resolve(5) == Gone(5, 8, 1, 6, channel.life)
+    assert channel.resolve(0) == Gone(0, 8, 1, 1, 1, channel.life)
+    assert channel.resolve(3) == Gone(3, 8, 1, 1, 4, channel.life)
+    assert channel.resolve(5) == Gone(5, 8, 1, 1, 6, channel.life)
     assert channel.earliest == 1
     assert bench.serve(-8).seq == 1
     channel.retained = Shelf()
     assert channel.earliest == 6
-    assert channel.resolve(0) == Gone(0, 8, 6, 6, channel.life)
+    assert channel.resolve(0) == Gone(0, 8, 6, 1, 6, channel.life)
 
 
 def test_what_can_be_read_is_listed() -> None:
@@ -584,6 +584,17 @@ def test_a_reader_is_told_of_the_lowest_numbering_that_followed_its_own() -> Non
     assert Bench("c", "").channel.told("other", 50) == Life("")
 
 
+def test_a_reader_of_another_epoch_is_told_of_all_numberings() -> None:
+    """Also where nothing was written since the restart: nobody sends again what another epoch had."""
+    channel = Bench("c", "").channel
+    channel.restored(-100.0, 9, "", (("b", 2), ("c", 5)))
+    assert [channel.told("a", 50, epoch) for epoch in (None, 1, 7)] == [Life("c"), Life("c"), Life("c", 2)]
+    channel.numbering_named("d", 9)
+    assert [channel.told("a", 50, epoch) for epoch in (None, 1, 7)] == [Life("d", 9), Life("d", 9), Life("d", 2)]
+    assert [channel.told("b", 50, epoch) for epoch in (1, 7)] == [Life("d", 5)] * 2, "it has gone on from there"
+    assert channel.told("a", 2, 7) == channel.life, "what it wants is no later than all of them"
+
+
 def test_a_reader_whose_numbers_were_written_anew_does_not_get_the_segment() -> None:
     """Nor does it wait for one. If the present numbering is all that followed, what is there says so itself."""
     bench = Bench("c", "")
@@ -595,14 +606,14 @@ def test_a_reader_whose_numbers_were_written_anew_does_not_get_the_segment() -> 
         assert not isinstance(found, Gone)
         return channel.renumbered(name, seq, found)
 
-    assert [asks("a", seq) for seq in (9, 20)] == [Ahead(seq, 9, 9, Life("b", 5)) for seq in (9, 20)]
+    assert [asks("a", seq) for seq in (9, 20)] == [Ahead(seq, 9, 9, 1, Life("b", 5)) for seq in (9, 20)]
     assert not channel.segments, "nobody waits"
     assert [asks("b", 9), asks("b", 20), asks("other", 20), asks("a", -1)] == [None] * 4
     bench.publish(9)
     bench.publish(10)
     channel.numbering_named("c", 9)
-    assert [asks("a", seq) for seq in (10, 11)] == [Ahead(seq, 11, 9, Life("c", 5)) for seq in (10, 11)]
-    assert [asks("b", seq) for seq in (9, 10, 11)] == [None, None, Ahead(11, 11, 9, Life("c", 9))]
+    assert [asks("a", seq) for seq in (10, 11)] == [Ahead(seq, 11, 9, 1, Life("c", 5)) for seq in (10, 11)]
+    assert [asks("b", seq) for seq in (9, 10, 11)] == [None, None, Ahead(11, 11, 9, 1, Life("c", 9))]
 
 
 def test_an_owner_that_is_lost_ends_the_channel() -> None:

@@ -223,12 +223,13 @@ def test_a_reader_whose_segments_were_written_anew_is_told_of_all_that_followed(
     with local_server(**settings) as server, closing(server.target()) as target:
         channel = target.channel("film")
 
-        def ask(seq: int, life: str, method: str = "GET") -> tuple[int, str | None]:
-            told = target.ask(method, channel.at(seq), [(wire.LIFE, life)])
+        def ask(seq: int, life: str, method: str = "GET", epoch: str = "1") -> tuple[int, str | None]:
+            told = target.ask(method, channel.at(seq), [(wire.LIFE, life), (wire.EPOCH, epoch)])
             return told.status, told.get(wire.LIFE)
 
         assert [ask(seq, "a", "HEAD") for seq in (3, 5, 6, 99)] == [(200, "b:5"), (200, "b:5"), *[(470, "b:5")] * 2]
         assert [ask(seq, "b", "HEAD") for seq in (3, 6, 99)] == [(200, "b:5"), (200, "b"), (470, "b")]
+        assert [ask(99, "z", epoch=text) for text in ("1", "x", "2")] == [(470, "b"), (470, "b"), (470, "b:3")]
         for seq in (8, 9):
             channel.post(seq, headers={wire.LIFE: "c:8"}).expect(200, life=None)
         assert [ask(seq, "a") for seq in (5, 6, 8, 9, 10, 99)] == [(200, "c:8"), *[(470, "c:5")] * 5]

@@ -114,12 +114,12 @@ def test_an_empty_segment_of_an_ended_channel_says_closed(channel: OwnedChannel)
 
 def test_a_missing_segment_is_470() -> None:
     """The response is 470 with head, oldest seq, the seq as asked for, and a wait; below the head also the next seq."""
-    headers = (("Lp-Trickle-Latest", 3), ("Lp-Trickle-Seq", -7), ("Lp-Trickle-Earliest", 1))
+    headers = (("Lp-Trickle-Latest", 3), ("Lp-Trickle-Seq", -7), ("Lp-Trickle-Earliest", 1), ("Lp-Trickle-Epoch", 5))
     body = b"Entry not found"
-    assert missing_reply(Ahead(9, 3, 1), -7, jitter) == Reply(470, "ahead", headers, body, retry_after_s=2)
+    assert missing_reply(Ahead(9, 3, 1, 5), -7, jitter) == Reply(470, "ahead", headers, body, retry_after_s=2)
     following = (*headers, ("Lp-Trickle-Next", 2))
-    assert missing_reply(Gone(0, 3, 1, 2), -7, jitter) == Reply(470, "gone", following, body, retry_after_s=2)
-    assert ("Lp-Trickle-Seq", 9) in missing_reply(Ahead(9, 3, 1), None, jitter).headers
+    assert missing_reply(Gone(0, 3, 1, 5, 2), -7, jitter) == Reply(470, "gone", following, body, retry_after_s=2)
+    assert ("Lp-Trickle-Seq", 9) in missing_reply(Ahead(9, 3, 1, 5), None, jitter).headers
 
 
 @pytest.mark.parametrize(("stored", "told"), [("video/mp2t", "video/mp2t"), ("", "application/octet-stream")])

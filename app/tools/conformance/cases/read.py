@@ -238,9 +238,10 @@ class Read(Group, section="4. Read, rules 4-7"):
         c.read(0).head().expect(size=5)
 
     def has_the_epoch(self, c: RemoteChannel) -> None:
-        """`Lp-Trickle-Epoch` counts how often a channel of this name has begun."""
+        """`Lp-Trickle-Epoch` counts how often a channel of this name has begun; a segment and 470 have it."""
         c.started(0, b"a")
-        c.read(0).head().number(wire.EPOCH)
+        epoch = c.read(0).head().number(wire.EPOCH)
+        equal("the epoch of 470", c.get(9).missing(1, 9).number(wire.EPOCH), epoch)
 
     def late_reader_gets_everything_from_the_beginning(self, c: RemoteChannel) -> None:
         """A reader that comes while a segment is open gets all bytes so far at once, then the rest as it comes."""
