@@ -1268,6 +1268,15 @@ class TestLives:
         begun = driver.read(0, epoch=1, life="b:0")
         assert (begun.gap, begun.restarted) == (0, True)
 
+    def test_another_epoch_is_read_from_where_it_begins(self) -> None:
+        """Also if nothing was written since the restart. One that begins further on is gone to by what is kept."""
+        driver = self.at(on_lag=OnLag.EARLIEST)
+        assert resync(driver.answer(470, latest=5, earliest=0, epoch=2, life="b")).seq == 0
+        begun = driver.read(0, epoch=2, life="b")
+        assert (begun.gap, begun.restarted) == (0, True)
+        driver = self.at(on_lag=OnLag.EARLIEST)
+        assert resync(driver.answer(470, latest=12, earliest=6, next=6, epoch=2, life="c:8")).seq == 6
+
     @pytest.mark.parametrize("life", ["a:0", "b"])
     def test_it_does_not_read_again_what_is_of_its_own_numbering(self, life: str) -> None:
         """A head that stays behind, with the same name, or of which nothing was written since the start."""
