@@ -14,7 +14,7 @@ runs; one worker owns all of them (:func:`~app.workers.placement.owner_of`). A r
 **On demand** a reader of a channel that is not there does not get 404: its request waits for the channel, and the
 source begins. It stops when nobody has read the channel for ``stop_after_s``.
 
-The loop of :meth:`Sources.run` looks twice a second at each source; there are at most
+The loop of :meth:`Sources.run` looks twice a second at each source, and when a process has ended; there are at most
 :data:`~app.source_settings.MAX_SOURCES`.
 """
 
@@ -130,7 +130,7 @@ class Sources:
     async def run(self) -> None:
         """Decide which sources are wanted, until cancelled."""
         while True:
-            self._plane.guarded("in the look at sources", self._look)
+            self._look_guarded()
             await asyncio.sleep(LOOK_S)
 
     def leave(self) -> None:
@@ -199,6 +199,8 @@ class Sources:
             socket=str(self._socket),
             token=token,
             is_published=partial(self._is_published, name),
+            # Who waits for the next process must be there before it publishes.
+            ended=self._look_guarded,
             rng=self._plane.rng,
             before=before,
         )
@@ -233,6 +235,9 @@ class Sources:
         return Path(self._folder.name) / "sources.sock"
 
     # Which are wanted.
+
+    def _look_guarded(self) -> None:
+        self._plane.guarded("in the look at sources", self._look)
 
     def _look(self) -> None:
         now = self._plane.clock()

@@ -71,6 +71,7 @@ class Source:
         to: URL of that channel. socket: over which that is reached.
         token: for its process, which shows it to the server.
         is_published: whether its channel has got a byte since this time of :func:`time.monotonic`.
+        ended: called when its process has ended, before the next one starts.
         rng: for the pauses.
         before: a source of this name that has to stop first.
 
@@ -93,6 +94,7 @@ class Source:
         socket: str,
         token: str,
         is_published: Callable[[float], bool],
+        ended: Callable[[], None],
         rng: Random,
         before: Source | None = None,
     ) -> None:
@@ -109,7 +111,7 @@ class Source:
         self._input = encode([settings.arguments(to), socket]) + b"\n"
         self._environment = {key: value for key, value in os.environ.items() if not key.startswith("TRICKLECAST_")}
         self._environment[TOKEN_VARIABLE] = token
-        self._is_published = is_published
+        self._is_published, self._ended = is_published, ended
         self._rng = rng
         self._before = before
         self._process: Process | None = None
@@ -179,6 +181,7 @@ class Source:
                 _LOGGER.error("fault of the server in source %s", self.name, exc_info=error)
                 ended = f"a fault of the server: {error!r}"
             self._process, self.stops = None, False
+            self._ended()
             if not ended or self._unwanted.is_set():
                 self._failed, failures = False, 0
                 continue  # at once, if somebody has come while it stopped

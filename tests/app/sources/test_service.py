@@ -149,6 +149,7 @@ def stand_in(monkeypatch: pytest.MonkeyPatch, folder: Path) -> Path:
         f"while not pathlib.Path({str(gate)!r}).exists(): time.sleep(0.01)\n"
     )
     monkeypatch.setattr(source, "COMMAND", (source.COMMAND[0], str(program)))
+    monkeypatch.setattr(source, "STOP_S", WITHIN_S)  # it ends when the test says so, and is not killed before
     return gate
 
 
@@ -193,6 +194,14 @@ def test_who_comes_while_a_source_stops_waits_for_it_to_begin_again(
             eventually(lambda: sources._waiting["cam"] and server.plane.registry.channels["cam"].readers)
             if ends:
                 client.delete("/trickle/cam")
+
+            def look_once_more() -> float:
+                monkeypatch.setattr(service, "LOOK_S", 3600)
+                return sources._asked_at["cam"]
+
+            # The new process may publish before the next look at the sources.
+            at = server.inside(look_once_more)
+            eventually(lambda: sources._asked_at["cam"] > at, what="the last look")
             gate.touch()
             eventually(lambda: not sources._sources["cam"].stops)
             client.post(f"/trickle/cam/{0 if ends else 1}", content=b"new")
@@ -239,9 +248,12 @@ def test_a_reader_that_leaves_waits_no_more(monkeypatch: pytest.MonkeyPatch) -> 
     with socket.create_server(("127.0.0.1", 0)) as silent:
         settings = {**DEMAND, "url": f"tcp://127.0.0.1:{silent.getsockname()[1]}"}
         with local_server(source={"cam": settings}) as server, client_of(server) as client:
-            with pytest.raises(httpx.ReadTimeout):
-                client.get("/trickle/cam/0", timeout=0.5)
-            eventually(lambda: not server.node.sources._waiting["cam"])
+            waiting = server.node.sources._waiting
+            with server.client() as target:
+                reader = target.channel("cam").read(0)
+                eventually(lambda: waiting.get("cam"), what="it waits")
+                reader.abort()
+                eventually(lambda: not waiting["cam"], what="it waits no more")
             monkeypatch.setattr(service, "WAIT_S", 0.0)
             assert client.get("/trickle/cam/0").status_code == 503
 
