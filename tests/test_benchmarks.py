@@ -349,6 +349,7 @@ def test_measures_a_hop_between_two_nodes(monkeypatch: pytest.MonkeyPatch) -> No
     """
     monkeypatch.setattr(cluster, "ASKS", 20)
     monkeypatch.setattr(cluster, "AGES_RATE", 20)
+    monkeypatch.setattr(cluster, "BUSY", math.inf)
     with cluster.servers(UNBOUND) as found:
         posted = asyncio.run(cluster.post(found.edge[1], found.edge[0], 0, for_s=0.1))
         first = asyncio.run(cluster.first_byte(found.edge[1], 0))
