@@ -204,7 +204,7 @@ async def publish(
 async def _run_ladder(url: str, values: Mapping[str, Any], start: Any, options: dict[str, Any]) -> Totals:
     """Publish in several sizes."""
     from tricklecast.publisher.ladder import run_ladder
-    from tricklecast.publisher.media.ladder import ladder_of
+    from tricklecast.publisher.media.ladder import SharedInput
     from tricklecast.trickle.media.ladder import parse_ladder
 
     ladder = checked("--ladder", parse_ladder, values["ladder"])
@@ -213,7 +213,7 @@ async def _run_ladder(url: str, values: Mapping[str, Any], start: Any, options: 
     if start == "reset":
         raise typer.BadParameter("the rungs of a --ladder resume, or begin with a number", param_hint="--start")
     what, media = _media({**values, "transcode": True})
-    return await run_ladder(url, ladder_of(what, media, ladder), ladder, start=start, **options)
+    return await run_ladder(url, SharedInput(what, media, ladder).rungs, ladder, start=start, **options)
 
 
 def parse_buffer(text: str) -> dict[str, Any]:

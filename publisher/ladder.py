@@ -19,7 +19,7 @@ from tricklecast.trickle.client.tasks import first_error
 from tricklecast.trickle.errors import ChannelNotFound
 from tricklecast.trickle.media.ladder import Rung, channel_of
 from tricklecast.trickle.paths import UNIX
-from tricklecast.trickle.terminal import Screen
+from tricklecast.trickle.terminal import Lines, Screen
 from tricklecast.trickle.wire import LADDER_PARAMETER, PLAYLIST_ROUTE, redacted_urls
 
 BETWEEN: Final = ","
@@ -58,7 +58,8 @@ async def run_ladder(
     done: list[Totals] = []
 
     async def one(rung: int, where: str, source: Source) -> None:
-        beside = screen if not rung else _Beside(screen, ladder[rung].name)
+        # The live line is the highest rung's.
+        beside = Lines(lambda text: screen.say(f"{ladder[rung].name}: {text}")) if rung else screen
         done.append(await run(where, source, start=first, screen=beside, auth=auth, verify=verify, **options))
 
     try:
@@ -87,18 +88,3 @@ async def _head(url: str, auth: Any, verify: ssl.SSLContext | bool) -> int:
     except ChannelNotFound:
         return 0
     return 0 if head.ended else head.next_seq
-
-
-class _Beside(Screen):
-    """Prints the lines of a lower rung, with its name. The live line is the highest rung's."""
-
-    def __init__(self, screen: Screen, name: str) -> None:
-        super().__init__()
-        self._screen, self._name = screen, name
-
-    @property
-    def is_terminal(self) -> bool:
-        return False
-
-    def say(self, text: str) -> None:
-        self._screen.say(f"{self._name}: {text}")

@@ -14,7 +14,7 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from typing import Final
 
-from tricklecast.publisher.steps import Chunk, SegmentEnd, Step
+from tricklecast.publisher.steps import POLL_S, Chunk, IsStopped, SegmentEnd, Step
 from tricklecast.trickle import wire
 from tricklecast.trickle.amounts import parse_duration, parse_size
 from tricklecast.trickle.errors import InvalidInput
@@ -22,9 +22,6 @@ from tricklecast.trickle.errors import InvalidInput
 READ_BYTES: Final = 65536
 MAX_LINE_BYTES: Final = 1 << 20
 """A line is held back until it is complete, so that it arrives as one chunk; a longer one is passed on in parts."""
-
-POLL_S: Final = 0.2
-"""How soon a silent source notices that it was stopped, in seconds."""
 
 
 class Splitter(ABC):
@@ -141,7 +138,7 @@ class RawSource:
     def shorten(self, size: int) -> None:
         """The user says how long segments are."""
 
-    def open(self, report: object, is_stopped: Callable[[], bool]) -> Iterator[Step]:
+    def open(self, report: object, is_stopped: IsStopped) -> Iterator[Step]:
         """Open it, and read its steps.
 
         Raises:
@@ -155,7 +152,7 @@ class RawSource:
             raise InvalidInput(f"cannot read {name}: {error.strerror}") from error
         return self._steps(descriptor, name, is_stopped)
 
-    def _steps(self, descriptor: int, name: str, is_stopped: Callable[[], bool]) -> Iterator[Step]:
+    def _steps(self, descriptor: int, name: str, is_stopped: IsStopped) -> Iterator[Step]:
         try:
             yield from read_steps(descriptor, self.splitter, is_stopped)
         except OSError as error:
@@ -177,7 +174,7 @@ def standard_input() -> int:
 
 
 def read_steps(
-    descriptor: int, splitter: Splitter, is_stopped: Callable[[], bool], clock: Callable[[], float] = time.monotonic
+    descriptor: int, splitter: Splitter, is_stopped: IsStopped, clock: Callable[[], float] = time.monotonic
 ) -> Iterator[Step]:
     """Read a file, pipe or terminal to its end; blocks, but not for longer than :data:`POLL_S` once stopped.
 
@@ -212,7 +209,7 @@ class StoppableReader:
         begun_at: when its first byte came, in seconds (monotonic); ``None`` before that.
     """
 
-    def __init__(self, descriptor: int, is_stopped: Callable[[], bool]) -> None:
+    def __init__(self, descriptor: int, is_stopped: IsStopped) -> None:
         self.begun_at: float | None = None
         self._descriptor = descriptor
         self._is_stopped = is_stopped

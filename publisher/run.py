@@ -8,7 +8,7 @@ import socket
 import ssl
 import time
 from collections.abc import Callable
-from contextlib import AbstractContextManager, suppress
+from contextlib import suppress
 from functools import partial
 from typing import Final, Literal, Unpack
 from urllib.parse import quote
@@ -67,7 +67,8 @@ async def run(
     Raises:
         TrickleError: the source cannot be read, or the channel cannot be published to.
     """
-    status = Status(redacted_urls(url), screen or Screen())
+    screen = screen or Screen()
+    status = Status(redacted_urls(url), screen.say)
     running = anyio.CancelScope()
     feed: Feed | None = None
     how = STOPPED
@@ -108,9 +109,10 @@ async def run(
     try:
         async with stepping(lambda is_stopped: source.open(status, is_stopped)) as steps, made() as publisher:
             feed = Feed(publisher, steps, drops=source.drops, warn=status.say, shorten=source.shorten)
-            with status.live(feed.totals, publisher.statistics):
+            totals = feed.totals
+            with screen.live(lambda: status.line(totals, publisher.statistics())):
                 telling: BackgroundTask | None = None
-                if status.is_terminal and (content_type or source.content_type) != DEFAULT_CONTENT_TYPE:
+                if screen.is_terminal and (content_type or source.content_type) != DEFAULT_CONTENT_TYPE:
                     telling = BackgroundTask(partial(_tell_watch_page, url, options.get("verify", True), status.say))
                 try:
                     with running:
@@ -182,28 +184,20 @@ async def _leave(publisher: Publisher, leave_open: bool) -> str:
 
 
 class Status:
-    """Shows a run to a person: lines, a live line on a terminal, and a summary at the end."""
+    """What a person is told of a run: lines, its state in one line, and a summary at the end.
 
-    def __init__(self, url: str, screen: Screen) -> None:
+    It is the source's :class:`~tricklecast.publisher.steps.Report`.
+    """
+
+    def __init__(self, url: str, say: Callable[[str], None]) -> None:
+        self.say = say
         self._url = url
-        self._screen = screen
         self._begun_at = time.monotonic()
         self._rate = RateMeter()
         self._source = ""
-        self.say = screen.say
-
-    @property
-    def is_terminal(self) -> bool:
-        """Whether a person looks on."""
-        return self._screen.is_terminal
 
     def source(self, state: str) -> None:
-        """Show what the source waits for."""
         self._source = state
-
-    def live(self, totals: Totals, statistics: Callable[[], PublisherStatistics]) -> AbstractContextManager[None]:
-        """Keep a line up to date while the block runs."""
-        return self._screen.live(lambda: self.line(totals, statistics()))
 
     def line(self, totals: Totals, statistics: PublisherStatistics) -> str:
         """The state in one line. What matters most comes first; the terminal cuts the rest."""

@@ -4,7 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
-from typing import Protocol, TypeAlias
+from typing import Final, Protocol, TypeAlias
+
+POLL_S: Final = 0.2
+"""A source that waits looks this often, in seconds, whether it was stopped."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -263,15 +263,13 @@ class Screen:
 
     Args:
         stream: used instead of standard error.
-        width: number of columns; by default the terminal's own.
     """
 
     REFRESH_S: Final = 0.25
     """The live line is printed again after this time, in seconds."""
 
-    def __init__(self, stream: TextIO | None = None, width: int | None = None) -> None:
+    def __init__(self, stream: TextIO | None = None) -> None:
         self._stream = stream or sys.stderr
-        self._width = width
         self._lock = threading.Lock()  # held while something is printed
         self._line: Callable[[], str] | None = None  # the live line; None outside of live()
 
@@ -321,10 +319,26 @@ class Screen:
     def _live_line(self) -> str:
         if self._line is None:
             return ""
-        width = self._width or shutil.get_terminal_size().columns
-        return printable(self._line())[: width - 1]
+        return printable(self._line())[: shutil.get_terminal_size().columns - 1]
 
     def _write(self, text: str) -> None:
         with suppress(OSError, ValueError):  # a closed pipe, a closed file
             self._stream.write(text)
             self._stream.flush()
+
+
+class Lines(Screen):
+    """The screen of one part of a command, whose lines another one shows. It has no live line.
+
+    Args:
+        say: shows a line; called from any thread.
+    """
+
+    is_terminal = False
+
+    def __init__(self, say: Callable[[str], None]) -> None:
+        super().__init__()
+        self._say = say
+
+    def say(self, text: str) -> None:
+        self._say(text)

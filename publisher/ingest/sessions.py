@@ -33,20 +33,17 @@ from anyio.abc import TaskGroup
 from tricklecast.publisher.media.inputs import Input, Kind, Opened, open_media
 from tricklecast.publisher.media.reader import MediaInput, MediaOptions
 from tricklecast.publisher.run import run
-from tricklecast.publisher.steps import IsStopped, Report, Step
+from tricklecast.publisher.steps import POLL_S, IsStopped, Report, Step
 from tricklecast.trickle.amounts import count
 from tricklecast.trickle.bearer import Bearer
 from tricklecast.trickle.client.tasks import Notifier
 from tricklecast.trickle.errors import InvalidInput, TrickleError
 from tricklecast.trickle.paths import ChannelURL
 from tricklecast.trickle.pyav import codec_name
-from tricklecast.trickle.terminal import Screen
+from tricklecast.trickle.terminal import Lines
 
 if TYPE_CHECKING:
     from av.stream import Stream
-
-POLL_S: Final = 0.1
-"""How soon a session that waits for a source notices that it was stopped."""
 
 CLOSE_S: Final = 10.0
 """How long the last segments of all channels may take when the command ends, in seconds."""
@@ -278,7 +275,7 @@ class _Session:
             await run(
                 ",".join(map(str, self.urls)),
                 _SessionSource(self._arrivals, options.media, has_ended=self._has_ended),
-                screen=_Lines(self._say),
+                screen=Lines(self._say),
                 verify=options.verify,
                 auth=options.auth,
                 takeover=options.takeover,
@@ -296,21 +293,6 @@ class _Session:
 
     def _say(self, message: str) -> None:
         self._say_line(f"{self.urls[0].channel}: {message}")
-
-
-class _Lines(Screen):
-    """Shows the lines of one session. It has no line that is kept up to date: there are many sessions."""
-
-    def __init__(self, say: Say) -> None:
-        super().__init__()
-        self._say = say
-
-    def say(self, text: str) -> None:
-        self._say(text)
-
-    @property
-    def is_terminal(self) -> bool:
-        return False
 
 
 class _SessionSource(MediaInput):
@@ -363,7 +345,7 @@ class _Arrivals(Input):
         """Whether a source is waited for. The first one is there when a session begins."""
         return self.has_begun.is_set()
 
-    def open(self, is_stopped: Callable[[], bool], *, within_s: float | None = None) -> Opened:
+    def open(self, is_stopped: IsStopped, *, within_s: float | None = None) -> Opened:
         """Open the next source; blocks until there is one.
 
         Raises:

@@ -17,7 +17,7 @@ import errno
 import os
 import stat
 import time
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from enum import Enum
@@ -28,6 +28,7 @@ from typing import TYPE_CHECKING, Any, Final, Protocol, cast
 
 from tricklecast.publisher.media.source import MediaSource
 from tricklecast.publisher.raw import StoppableReader, standard_input
+from tricklecast.publisher.steps import IsStopped
 from tricklecast.trickle.errors import InvalidInput
 from tricklecast.trickle.media.timeline import MAX_HELD
 from tricklecast.trickle.pyav import (
@@ -590,7 +591,7 @@ class Input:
             return True
         return "listen=1" in query or self.options.get("listen") == "1" or self.options.get("rtsp_flags") == "listen"
 
-    def open(self, is_stopped: Callable[[], bool], *, within_s: float | None = None) -> Opened:
+    def open(self, is_stopped: IsStopped, *, within_s: float | None = None) -> Opened:
         """Open it; blocks.
 
         Args:
@@ -613,13 +614,13 @@ class Input:
             case Kind.FILE:
                 return Opened(open_media(self.text, self.name, options=self.options), is_live=False)
 
-    def _generated(self, is_stopped: Callable[[], bool]) -> MediaSource:
+    def _generated(self, is_stopped: IsStopped) -> MediaSource:
         from tricklecast.publisher.media.testsrc import TestOptions, TestSource
 
         options = TestOptions.parse(self.text)
         return TestSource(options if self.realtime else replace(options, speed=None), is_stopped=is_stopped)
 
-    def _pipe(self, is_stopped: Callable[[], bool]) -> Opened:
+    def _pipe(self, is_stopped: IsStopped) -> Opened:
         if self.text != STDIN:  # opened once, and for as long as the program runs
             return self._piped(os.open(self.text, os.O_RDONLY), is_stopped)
         descriptor = standard_input()
@@ -627,7 +628,7 @@ class Input:
             return Opened(open_media(f"/dev/fd/{descriptor}", self.name, options=self.options), is_live=False)
         return self._piped(descriptor, is_stopped)
 
-    def _piped(self, descriptor: int, is_stopped: Callable[[], bool]) -> Opened:
+    def _piped(self, descriptor: int, is_stopped: IsStopped) -> Opened:
         reader = StoppableReader(descriptor, is_stopped)
         source = open_media(IndexFirst(reader, self.name), self.name, options=self.options)
         return Opened(source, is_live=False, begun_at=reader.begun_at)

@@ -1,9 +1,9 @@
 """A ladder: one input, decoded once and encoded in several sizes, each of which is a source of its own.
 
 Each rung is published as any media is: it has a remuxer, a segmenter, and a publisher to a channel of its own, in a
-thread of its own. What they share is the input (:class:`Shared`). A thread reads, decodes and encodes it for all rungs
-(:meth:`~.encode.Transcoder.rungs`), and puts the packets of each into a queue. All encoders get the same pictures and
-count keyframes from the same first one, so all segmenters cut at the same times, and count the same segments.
+thread of its own. What they share is the input (:class:`SharedInput`). A thread reads, decodes and encodes it for all
+rungs (:meth:`~.encode.Transcoder.rungs`), and puts the packets of each into a queue. All encoders get the same pictures
+and count keyframes from the same first one, so all segmenters cut at the same times, and count the same segments.
 
 An input that is opened again is a new *generation*. Each rung asks for the next one when it has come to the end of the
 one before; the first that asks opens it for all.
@@ -24,7 +24,7 @@ from typing import TYPE_CHECKING, Final, cast
 from tricklecast.publisher.media.encode import Encoding, Transcoder
 from tricklecast.publisher.media.inputs import Input, Opened
 from tricklecast.publisher.media.reader import MediaInput, MediaOptions
-from tricklecast.publisher.steps import IsStopped, Report, Step
+from tricklecast.publisher.steps import POLL_S, IsStopped, Report, Step
 from tricklecast.trickle.errors import InvalidInput
 from tricklecast.trickle.media.ladder import Rung
 
@@ -41,9 +41,6 @@ PACKETS: Final = 64
 CLOSE_S: Final = 2.0
 """The end of an input may take so long, where threads wait for each other."""
 
-POLL_S: Final = 0.2
-"""Threads that wait for each other look this often whether they were stopped."""
-
 
 class RungInput(MediaInput):
     """One rung of a ladder, as a source.
@@ -53,7 +50,7 @@ class RungInput(MediaInput):
         number: of the rung, from 0 for the highest.
     """
 
-    def __init__(self, shared: Shared, number: int) -> None:
+    def __init__(self, shared: SharedInput, number: int) -> None:
         super().__init__(shared.input, shared.options)
         self._shared = shared
         self._number = number
@@ -76,22 +73,21 @@ class RungInput(MediaInput):
         return opened
 
 
-class Shared:
+class SharedInput:
     """The input of a ladder.
 
     Args:
         what: the input. options: how it is read and encoded. ladder: its rungs, the highest first.
 
-    Raises:
-        InvalidInput: the options do not encode.
+    Attributes:
+        rungs: the sources, the highest rung first. All are to be opened, each once, at the same time.
     """
 
     def __init__(self, what: Input, options: MediaOptions, ladder: Sequence[Rung]) -> None:
-        if options.encoding is None:
-            raise InvalidInput("a ladder is encoded")
         self.input, self.options = what, options
         self.rungs = [RungInput(self, number) for number in range(len(ladder))]
-        self._encodings = [replace(options.encoding, video_bitrate=rung.bitrate, rung=rung) for rung in ladder]
+        encoding = options.encoding or Encoding()
+        self._encodings = [replace(encoding, video_bitrate=rung.bitrate, rung=rung) for rung in ladder]
         self._lock = threading.Lock()  # guards all that follows
         self._generation = 0  # that was opened last
         self._untaken: dict[tuple[int, int], Opened] = {}  # by generation and rung
@@ -269,12 +265,3 @@ class _Silent:
     def say(self, message: str, /) -> None: ...
 
     def source(self, state: str, /) -> None: ...
-
-
-def ladder_of(what: Input, options: MediaOptions, ladder: Sequence[Rung]) -> list[RungInput]:
-    """The sources of a ladder, the highest rung first. All are to be opened, each once, at the same time.
-
-    Raises:
-        InvalidInput: the options do not encode.
-    """
-    return Shared(what, replace(options, encoding=options.encoding or Encoding()), ladder).rungs

@@ -3,11 +3,8 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable
-from typing import Final
 
-POLL_S: Final = 0.2
-"""A source that waits notices within so many seconds that it was stopped."""
+from tricklecast.publisher.steps import POLL_S, IsStopped
 
 
 class Clock:
@@ -41,7 +38,7 @@ class Pace:
     def __init__(
         self,
         speed: float | None,
-        is_stopped: Callable[[], bool] = lambda: False,
+        is_stopped: IsStopped = lambda: False,
         clock: Clock | None = None,
         *,
         begun_at: float | None = None,

@@ -17,6 +17,7 @@ from typing import TYPE_CHECKING, Any, Final, TypeVar, cast
 
 from tricklecast.publisher.media.encode import AUDIO_ENCODERS, AudioEncoder, Encoder, Encoding, VideoEncoder, VideoShape
 from tricklecast.publisher.media.pace import Clock, Pace
+from tricklecast.publisher.steps import IsStopped
 from tricklecast.trickle.amounts import parse_bitrate, parse_duration
 from tricklecast.trickle.errors import InvalidInput
 from tricklecast.trickle.media.clock import draw_clock, strip_height
@@ -123,7 +124,7 @@ class TestSource:
         self,
         options: TestOptions | None = None,
         *,
-        is_stopped: Callable[[], bool] = lambda: False,
+        is_stopped: IsStopped = lambda: False,
         clock: Clock | None = None,
     ) -> None:
         self._options = options = TestOptions() if options is None else options

@@ -18,7 +18,7 @@ from tests.support.waiting import WITHIN_S
 from tricklecast.publisher.ladder import run_ladder
 from tricklecast.publisher.media.encode import Encoding
 from tricklecast.publisher.media.inputs import Input
-from tricklecast.publisher.media.ladder import ladder_of
+from tricklecast.publisher.media.ladder import SharedInput
 from tricklecast.publisher.media.reader import MediaOptions
 from tricklecast.trickle.errors import InvalidInput
 from tricklecast.trickle.media.ladder import parse_ladder
@@ -32,7 +32,7 @@ def published(server: LocalServer, clip: Path, **options: object) -> str:
     """Publish a clip as a ladder; what was said."""
     said = io.StringIO()
     url = f"http://127.0.0.1:{server.port}/trickle/cam"
-    sources = ladder_of(Input.parse(str(clip)), OPTIONS, LADDER)
+    sources = SharedInput(Input.parse(str(clip)), OPTIONS, LADDER).rungs
     given = {"start": "resume", **options}
     run_in_loop(lambda: run_ladder(url, sources, LADDER, screen=Screen(said), **given))  # type: ignore[arg-type]
     return said.getvalue()

@@ -25,8 +25,8 @@ from tricklecast.trickle.terminal import Screen
 
 
 def status() -> Status:
-    """One that writes nowhere."""
-    return Status("http://h/c", Screen(io.StringIO()))
+    """One that tells nobody."""
+    return Status("http://h/c", lambda _: None)
 
 
 def test_the_line_says_what_is_going_on() -> None:
@@ -227,13 +227,14 @@ class Terminal(io.StringIO):
 def test_a_person_is_told_where_to_watch(has_pages: bool, monkeypatch: pytest.MonkeyPatch) -> None:
     """If the page is there: a server whose control plane has a port of its own has it elsewhere."""
     monkeypatch.setenv("TERM", "xterm")
+    monkeypatch.setenv("COLUMNS", "500")
     said, source = Terminal(), OneSegment(ends=False)
     source.content_type = wire.MPEG_TS
     with local_server(control_port=None if has_pages else free_port()) as server:
         root = f"http://127.0.0.1:{server.port}"
 
         async def main() -> None:
-            task = asyncio.ensure_future(run(f"{root}/trickle/my cam", source, screen=Screen(said, width=500)))
+            task = asyncio.ensure_future(run(f"{root}/trickle/my cam", source, screen=Screen(said)))
             try:
                 await until(
                     lambda: "watch it at" in said.getvalue() or any("watch" in str(r.path) for r in server.records)

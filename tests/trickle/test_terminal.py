@@ -22,6 +22,7 @@ from tricklecast.trickle.errors import ChannelNotFound, InvalidInput
 from tricklecast.trickle.terminal import (
     NO_CREDENTIALS,
     Credentials,
+    Lines,
     RateMeter,
     Screen,
     bearer_for,
@@ -216,8 +217,9 @@ def test_a_live_line_is_kept_below_the_lines(monkeypatch: pytest.MonkeyPatch) ->
     """It is refreshed, cut to the terminal's width, moved down by lines, and removed at the end."""
     monkeypatch.setattr(Screen, "REFRESH_S", 0.001)
     monkeypatch.setenv("TERM", "xterm")
+    monkeypatch.setenv("COLUMNS", "6")
     stream, drawn = Terminal(), threading.Event()
-    screen = Screen(stream, width=6)
+    screen = Screen(stream)
 
     def line() -> str:
         drawn.set()
@@ -251,15 +253,13 @@ def test_a_closed_standard_error_is_ignored(monkeypatch: pytest.MonkeyPatch) -> 
     Screen(stream).say("nor this")
 
 
-def test_the_width_is_the_terminal_s(monkeypatch: pytest.MonkeyPatch) -> None:
-    """The width is asked for at each refresh."""
-    monkeypatch.setenv("COLUMNS", "4")
-    monkeypatch.setenv("TERM", "xterm")
-    stream = Terminal()
-    screen = Screen(stream)
-    with screen.live(lambda: "xxxxx"):
-        screen.say("y")
-    assert "y\nxxx\r" in stream.getvalue()
+def test_a_part_of_a_command_shows_its_lines_elsewhere() -> None:
+    """Also on a terminal it has no live line: there are many parts."""
+    said: list[str] = []
+    screen = Lines(said.append)
+    with screen.live(lambda: pytest.fail("asked for")):
+        screen.say("one")
+    assert said == ["one"]
 
 
 @pytest.mark.parametrize(

@@ -16,7 +16,7 @@ from tests.publisher.media.clips import decode, make_clip
 from tests.publisher.media.test_reader import LIMIT_S, Report, serving
 from tricklecast.publisher.media.encode import Encoding
 from tricklecast.publisher.media.inputs import Input
-from tricklecast.publisher.media.ladder import RungInput, Shared, ladder_of
+from tricklecast.publisher.media.ladder import RungInput, SharedInput
 from tricklecast.publisher.media.reader import MediaOptions
 from tricklecast.publisher.steps import Chunk, SegmentEnd
 from tricklecast.trickle.errors import InvalidInput
@@ -31,7 +31,7 @@ class Rungs:
 
     def __init__(self, text: str, ladder: str = "240p,144p", **options: Any) -> None:
         made = MediaOptions(**{"realtime": False, "encoding": QUICK, **options})
-        self.sources = ladder_of(Input.parse(text), made, parse_ladder(ladder))
+        self.sources = SharedInput(Input.parse(text), made, parse_ladder(ladder)).rungs
         self.reports = [Report() for _ in self.sources]
         self.stopped = threading.Event()
 
@@ -103,12 +103,6 @@ def test_inputs_that_make_no_ladder(tmp_path: Path, clip: dict[str, Any], ladder
     for source, report in zip(rungs.sources, rungs.reports, strict=True):
         with pytest.raises(InvalidInput, match=why):
             source.open(report, rungs.stopped.is_set)
-
-
-def test_a_ladder_is_encoded() -> None:
-    """Packets cannot be copied into other sizes."""
-    with pytest.raises(InvalidInput, match="a ladder is encoded"):
-        Shared(Input.parse("film.mp4"), MediaOptions(), LADDER)
 
 
 def test_a_ladder_that_is_stopped_ends(tmp_path: Path) -> None:

@@ -7,7 +7,8 @@ import time
 import pytest
 
 from tests.publisher.media.generated import FakeClock
-from tricklecast.publisher.media.pace import POLL_S, Clock, Pace
+from tricklecast.publisher.media.pace import Clock, Pace
+from tricklecast.publisher.steps import POLL_S
 
 
 @pytest.mark.parametrize("speed", [0.5, 1.0, 8.0])
