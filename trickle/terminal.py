@@ -19,7 +19,7 @@ from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Annotated, Any, Final, TextIO, TypeAlias, TypeVar
+from typing import Annotated, Any, Final, TextIO, TypeAlias, TypedDict, TypeVar
 
 import typer
 
@@ -55,6 +55,7 @@ _CERT_HELP: Final = "Show this certificate (PEM) to a server that wants one of i
 _KEY_HELP: Final = "Private key (PEM) of --cert, if it is not in the same file."
 
 ChannelUrls: TypeAlias = Annotated[str, typer.Argument(metavar="URL", help=_CHANNEL_HELP)]
+Wait: TypeAlias = Annotated[str, option("TIME", "Wait this long for a channel that does not exist yet.", "--wait")]
 Token: TypeAlias = Annotated[str | None, option("TOKEN", _TOKEN_HELP, group=_CONNECTION)]
 TokenFile: TypeAlias = Annotated[Path | None, option("FILE", _FILE_HELP, group=_CONNECTION)]
 CaFile: TypeAlias = Annotated[Path | None, option("FILE", _CA_HELP, "--ca-file", group=_CONNECTION)]
@@ -173,6 +174,13 @@ def client_tls(ca_file: Path | None, cert: Path | None = None, key: Path | None 
     return context
 
 
+class ClientArguments(TypedDict):
+    """How a client reaches a server."""
+
+    verify: ssl.SSLContext | bool
+    auth: Bearer | None
+
+
 @dataclass(frozen=True, slots=True)
 class Credentials:
     """How a command reaches a server, as its user says with the options of :func:`with_credentials`.
@@ -184,6 +192,11 @@ class Credentials:
 
     tls: ssl.SSLContext | None = None
     auth: Bearer | None = None
+
+    @property
+    def arguments(self) -> ClientArguments:
+        """The same as arguments of a client."""
+        return {"verify": self.tls or True, "auth": self.auth}
 
 
 LOSS_EXIT_CODE: Final = 3

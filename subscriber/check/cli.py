@@ -16,6 +16,7 @@ from tricklecast.trickle.terminal import (
     NO_CREDENTIALS,
     Credentials,
     Screen,
+    Wait,
     checked,
     no_channel,
     option,
@@ -37,7 +38,7 @@ async def check(
     start: Annotated[
         str, option("WHERE", "Where to begin: next, current, earliest, a number, or -N (-1 is next, -2 current).")
     ] = "next",
-    wait: Annotated[str, option("TIME", "Wait this long for a channel that does not exist yet.")] = "0s",
+    wait: Wait = "0s",
     strict: Annotated[bool, option(None, "Treat warnings as failures.", "--strict")] = False,
     as_json: Annotated[bool, option(None, "Print the report as JSON, with all segments.", "--json")] = False,
     decode: Annotated[
@@ -95,8 +96,7 @@ async def check(
         for_s=for_s,
         wait_s=wait_s,
         decode=decode,
-        tls=credentials.tls,
-        auth=credentials.auth,
+        credentials=credentials,
     )
     began = time.monotonic()
 

@@ -5,11 +5,10 @@ Segments are looked into in a thread, one after the other. While it is busy, one
 
 from __future__ import annotations
 
-import ssl
 import time
 from collections.abc import Callable
 from contextlib import suppress
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from functools import partial
 from typing import Final
 
@@ -20,32 +19,17 @@ from tricklecast.subscriber.check.media import Media, MediaReader, SegmentBytes
 from tricklecast.subscriber.check.study import Ended, Head, Received, Run
 from tricklecast.subscriber.client import Subscriber
 from tricklecast.subscriber.segment import Segment
-from tricklecast.trickle import wire
-from tricklecast.trickle.bearer import Bearer
-from tricklecast.trickle.client.connection import RequestTimeouts
-from tricklecast.trickle.client.exchange import Lost, TrickleClient, exchange
-from tricklecast.trickle.errors import TrickleError
-from tricklecast.trickle.media.containers import Container
+from tricklecast.trickle.client.channel import Channel
+from tricklecast.trickle.errors import BrokenByPeer, TrickleError
 from tricklecast.trickle.records import Reason
+from tricklecast.trickle.terminal import NO_CREDENTIALS, Credentials
+from tricklecast.trickle.wire import Status
 
 MAX_SEGMENTS: Final = 20_000
 """A check ends after so many: its notes are in memory (about 2 kB each)."""
 
 POLL_S: Final = 1.0
 """How often the server's head is asked for."""
-
-POLL_TIMEOUT_S: Final = 10.0
-
-
-@dataclass(frozen=True, slots=True)
-class _Job:
-    """A segment to look into."""
-
-    number: int
-    container: Container
-    data: bytes
-    follows: bool
-    whole: bool
 
 
 class Probe:
@@ -56,8 +40,6 @@ class Probe:
         for_s: how long to read, in seconds.
         wait_s: how long to wait for a channel that is not there yet, in seconds.
         decode: decode the first picture of segments, if PyAV is there.
-        tls, auth: as for ``Subscriber``.
-        unix_us: the wall clock, in microseconds since 1970.
 
     Raises:
         InvalidInput: an argument is wrong.
@@ -74,19 +56,17 @@ class Probe:
         for_s: float = 30.0,
         wait_s: float = 0.0,
         decode: bool = True,
-        tls: ssl.SSLContext | None = None,
-        auth: Bearer | None = None,
-        unix_us: Callable[[], int] = lambda: time.time_ns() // 1000,
+        credentials: Credentials = NO_CREDENTIALS,
     ) -> None:
         self.size = 0
         self._for_s = for_s
         self._decode = decode
-        self._unix_us = unix_us
-        self._client = TrickleClient(tls or True, auth=auth)
-        self._subscriber = Subscriber(url, start=start, wait_for_channel_s=wait_s, client=self._client)
+        self._subscriber = Subscriber(url, start=start, wait_for_channel_s=wait_s, **credentials.arguments)
+        self._channel = Channel(url, **credentials.arguments)
         self._segments: list[Received] = []
         self._media: dict[int, Media] = {}
-        self._jobs, self._todo = anyio.create_memory_object_stream[_Job](1)
+        self._reader = MediaReader()
+        self._jobs, self._todo = anyio.create_memory_object_stream[tuple[int, Callable[..., Media]]](1)
         self._heads: list[Head] = []
         self._reading = 0
         self._began_s = self._over_s = 0.0
@@ -117,7 +97,7 @@ class Probe:
             TrickleError: the subscription failed before there was any segment. A later failure is part of the run.
         """
         self._began_s = anyio.current_time()
-        async with self._client, anyio.create_task_group() as tasks:
+        async with anyio.create_task_group() as tasks:
             tasks.start_soon(self._look_into_segments)
             try:
                 await self._look()
@@ -166,8 +146,8 @@ class Probe:
             received = self._received(segment, content.size, left=left)
             self._segments.append(replace(received, taken_s=taken_s, first_s=first_s, last_s=last_s))
             container, data = content.take()
-            job = _Job(received.number, container, data, follows, received.whole)
-            self._media[job.number] = Media(container, unread="the check was interrupted")
+            job = received.number, partial(self._reader.read, container, data, follows=follows, whole=received.whole)
+            self._media[received.number] = Media(container, unread="the check was interrupted")
             if left:  # this task has been cancelled
                 with suppress(anyio.WouldBlock):
                     self._jobs.send_nowait(job)
@@ -192,33 +172,30 @@ class Probe:
             size=size,
             requested_s=segment.requested_at,
             answered_s=segment.answered_at,
-            wall_us=self._unix_us() - round(since_s * 1e6),
+            wall_us=time.time_ns() // 1000 - round(since_s * 1e6),
         )
 
     async def _look_into_segments(self) -> None:
         """Also after a cancellation: what was read by then is reported."""
-        reader = MediaReader()
         with anyio.CancelScope(shield=True):
             async with self._todo:
-                async for job in self._todo:
+                async for number, look in self._todo:
                     # Decoding is the first thing that a busy machine goes without.
                     decode = self._decode and not self._todo.statistics().current_buffer_used
-                    read = partial(reader.read, follows=job.follows, whole=job.whole, decode=decode)
-                    self._media[job.number] = await anyio.to_thread.run_sync(read, job.container, job.data)
+                    self._media[number] = await anyio.to_thread.run_sync(partial(look, decode=decode))
 
     async def _ask_for_head(self) -> None:
         """Ask the server for its head every now and then, as long as it answers that."""
-        url = self._subscriber.url.next()
-        while True:
-            asked_s = anyio.current_time()
-            found = await exchange(self._client, "GET", url, timeouts=RequestTimeouts.each(POLL_TIMEOUT_S))
-            now_s = anyio.current_time()
-            if isinstance(found, Lost):
-                head = None  # the subscription itself says what is wrong
-            elif found.status == wire.Status.BAD_REQUEST:
-                return  # a server from before July 2026 has no such route
-            else:
-                head = found.natural(wire.LATEST)
-            if head is not None and self._segments:
-                self._heads.append(Head(now_s, now_s - asked_s, head, self._reading))
-            await anyio.sleep(POLL_S)
+        async with self._channel as channel:
+            while True:
+                asked_s = anyio.current_time()
+                try:
+                    head = await channel.head()
+                except TrickleError as error:  # the subscription itself says what is wrong
+                    if isinstance(error, BrokenByPeer) and error.status == Status.BAD_REQUEST:
+                        return  # a server from before July 2026 has no such route
+                else:
+                    now_s = anyio.current_time()
+                    if self._segments:
+                        self._heads.append(Head(now_s, now_s - asked_s, head.next_seq, self._reading))
+                await anyio.sleep(POLL_S)

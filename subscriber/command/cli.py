@@ -20,6 +20,7 @@ from tricklecast.trickle.terminal import (
     NO_CREDENTIALS,
     ChannelUrls,
     Credentials,
+    Wait,
     checked,
     no_channel,
     option,
@@ -74,7 +75,7 @@ async def subscribe(
         ),
     ] = None,
     for_time: Annotated[str | None, option("TIME", "Stop after this time: 30s, 500ms, 2min, 1h.", "--for")] = None,
-    wait: Annotated[str, option("TIME", "Wait this long for a channel that does not exist yet.", "--wait")] = "0s",
+    wait: Wait = "0s",
     raw: Annotated[
         bool, option(None, "Write the bytes as they come, also to a FILE.mp4.", "--raw", group=_OUTPUT)
     ] = False,
@@ -178,8 +179,7 @@ async def subscribe(
         reconnect=reconnect,
         raw=raw,
         keep=limit,
-        tls=credentials.tls,
-        auth=credentials.auth,
+        credentials=credentials,
     )
     on_stderr = target == "-"
     report = Report.to(standard_stream("stderr" if on_stderr else "stdout")) if as_json else None
@@ -234,7 +234,7 @@ async def clip(
     if end.on(now_at) <= begin.on(now_at):
         raise typer.BadParameter(f"the clip would end before it begins: --since {since}", param_hint="--until")
     try:
-        is_whole = await run(Clip(url, output, begin, end, credentials.tls, credentials.auth))
+        is_whole = await run(Clip(url, output, begin, end, credentials))
     except ChannelNotFound as error:
         raise no_channel(error, url) from error
     if not is_whole:

@@ -14,7 +14,6 @@ from __future__ import annotations
 
 import os
 import secrets
-import ssl
 from contextlib import suppress
 from dataclasses import dataclass, replace
 from datetime import datetime
@@ -31,10 +30,9 @@ from tricklecast.subscriber.events import Gap, Restarted, SegmentBroken, Segment
 from tricklecast.subscriber.media.joiner import MUXERS, JoinedFile, is_joined
 from tricklecast.subscriber.sinks import SinkFailed, check_path
 from tricklecast.trickle.amounts import count, rate, size
-from tricklecast.trickle.bearer import Bearer
 from tricklecast.trickle.client.arguments import channel_urls
 from tricklecast.trickle.errors import ChannelNotFound, InvalidInput, TrickleError
-from tricklecast.trickle.terminal import RateMeter, Screen
+from tricklecast.trickle.terminal import NO_CREDENTIALS, Credentials, RateMeter, Screen
 
 UNDER_WAY_S: Final = 10.0
 """A segment that is still being written when the run begins is waited for so long, in seconds."""
@@ -46,15 +44,18 @@ class Clip:
 
     Attributes:
         since: its begin. until: its end.
-        tls: the authorities that https servers are checked against; ``None``: the system's.
     """
 
     url: str
     output: Path
     since: Moment
     until: Moment = NOW
-    tls: ssl.SSLContext | None = None
-    auth: Bearer | None = None
+    credentials: Credentials = NO_CREDENTIALS
+
+    @property
+    def times(self) -> Timetable:
+        """When the channel's segments were published."""
+        return Timetable(self.url, self.credentials)
 
 
 async def run(clip: Clip, screen: Screen | None = None) -> bool:
@@ -125,7 +126,7 @@ class Span:
         Raises:
             TrickleError: it has nothing of that time, or does not answer.
         """
-        times = Timetable(clip.url, clip.tls, clip.auth)
+        times = clip.times
         channel = channel_urls(clip.url)[0].channel
         try:
             answer = await times.since(clip.since)
@@ -216,7 +217,7 @@ class _Reading:
         if self._seq < span.last.seq and not self._is_anew:
             # The channel has ended, and its segments have left it; its recording may have the rest.
             with suppress(ChannelNotFound):
-                recording = await Recording.of(Timetable(self._clip.url, self._clip.tls, self._clip.auth))
+                recording = await Recording.of(self._clip.times)
                 rest = tuple(one for one in recording.pieces if self._seq < one.seq <= span.last.seq)
                 await self._read_recording(replace(recording, pieces=rest), output)
         if self._seq < span.last.seq:
@@ -229,8 +230,7 @@ class _Reading:
             start=f"{span.first.seq}@{span.epoch}",
             on_lag=OnLag.EARLIEST,
             on_event=self._on_event,
-            verify=clip.tls or True,
-            auth=clip.auth,
+            **clip.credentials.arguments,
         )
         async with subscriber:
             async for segment in subscriber:

@@ -1,29 +1,14 @@
-"""Asks a server's control plane for its channels and their segments."""
+"""Prints the channels of a server."""
 
 from __future__ import annotations
 
 import json
-import ssl
 import sys
-import time
-from contextlib import suppress
-from datetime import datetime
 from typing import Any, Final
-from urllib.parse import quote
-
-import httpx
 
 from tricklecast.trickle.amounts import size
-from tricklecast.trickle.bearer import Bearer
-from tricklecast.trickle.client.arguments import channel_urls, server_url
-from tricklecast.trickle.client.control import ask, json_of
-from tricklecast.trickle.client.listing import ROUTE
-from tricklecast.trickle.errors import ConnectionLost, TrickleError
 from tricklecast.trickle.paths import is_reserved
-from tricklecast.trickle.wire import printable, split_urls
-
-NEWEST_S: Final = 60.0
-"""How far back the newest segment is looked for, in seconds."""
+from tricklecast.trickle.wire import printable
 
 COLUMNS: Final = {
     "CHANNEL": "name",
@@ -41,39 +26,6 @@ COLUMNS: Final = {
 
 SIZES: Final = ("BYTES", "IN", "OUT")
 NUMBERS: Final = ("NEXT", "SEGMENTS", "READERS", *SIZES)
-
-
-async def newest_began(url: str, tls: ssl.SSLContext | None = None, auth: Bearer | None = None) -> float | None:
-    """Ask a server when the newest segment of a channel began.
-
-    Returns:
-        The time, on the monotonic clock; ``None`` if the server does not say, or there is none of the last minute.
-    """
-    try:
-        response = await segments_of(url, f"since={NEWEST_S:.0f}s", tls, auth)
-    except TrickleError:
-        return None
-    match response.status_code, json_of(response):
-        case 200, {"more": False, "segments": [*_, {"opened_at": str(opened_at)}]}:
-            return time.monotonic() - max(0.0, time.time() - datetime.fromisoformat(opened_at).timestamp())
-    return None
-
-
-async def segments_of(url: str, query: str, tls: ssl.SSLContext | None, auth: Bearer | None) -> httpx.Response:
-    """Ask the first node that can be reached for segments of a channel.
-
-    Args:
-        query: of the route that lists them.
-
-    Raises:
-        TrickleError: no node can be reached.
-    """
-    urls = split_urls(url)
-    route = f"{ROUTE}/{quote(channel_urls(url)[0].channel, safe='')}/segments?{query}"
-    for one in urls[:-1]:
-        with suppress(ConnectionLost):
-            return await ask(server_url(one), route, tls, auth)
-    return await ask(server_url(urls[-1]), route, tls, auth)
 
 
 def print_channels(answer: dict[str, Any], *, as_json: bool = False) -> None:

@@ -7,7 +7,6 @@ way at that moment.
 
 from __future__ import annotations
 
-import ssl
 import time
 from contextlib import suppress
 from dataclasses import dataclass
@@ -15,16 +14,16 @@ from datetime import UTC, datetime
 from datetime import time as clock
 from email.utils import parsedate_to_datetime
 from typing import Any, Final, Self
+from urllib.parse import quote
 
 import httpx
 
-from tricklecast.subscriber.command.listing import segments_of
 from tricklecast.trickle.amounts import parse_duration
-from tricklecast.trickle.bearer import Bearer
-from tricklecast.trickle.client.arguments import server_url
-from tricklecast.trickle.client.control import json_of
-from tricklecast.trickle.client.listing import error_of
-from tricklecast.trickle.errors import ChannelNotFound, InvalidInput, RemoteProtocolError
+from tricklecast.trickle.client.arguments import channel_urls
+from tricklecast.trickle.client.control import TIMEOUT_S, ask, json_of
+from tricklecast.trickle.client.listing import ROUTE, error_of
+from tricklecast.trickle.errors import ChannelNotFound, ConnectionLost, InvalidInput, RemoteProtocolError, TrickleError
+from tricklecast.trickle.terminal import NO_CREDENTIALS, Credentials
 from tricklecast.trickle.wire import redacted
 
 NEAR_S: Final = 1.5
@@ -123,21 +122,19 @@ class Timetable:
 
     Attributes:
         url: of the channel; several with commas between for a cluster.
-        tls: the authorities that https servers are checked against; ``None``: the system's.
+
+    Each method raises ``ChannelNotFound`` if there is no such channel, and another :exc:`~.errors.TrickleError` if the
+    server does not tell, or does not answer.
     """
 
     url: str
-    tls: ssl.SSLContext | None = None
-    auth: Bearer | None = None
+    credentials: Credentials = NO_CREDENTIALS
 
     async def since(self, moment: Moment, first: int = 0) -> Answer:
         """The segment that was on its way at a moment, or the next one behind it; none if there is none any more.
 
         Args:
             first: only this seq, and higher ones.
-
-        Raises:
-            TrickleError: the server does not tell, or does not answer.
         """
         return await self.ask(f"since={moment.query}&from={first}&limit=1")
 
@@ -150,9 +147,6 @@ class Timetable:
 
         Returns:
             ``None`` if the first one began later.
-
-        Raises:
-            TrickleError: the server does not tell, or does not answer.
         """
         answer = await self.since(until, first)
         if not answer.segments:
@@ -164,23 +158,40 @@ class Timetable:
         is_there = bool(found) and found[0].opened_at <= until_at + NEAR_S
         return found[0] if is_there else None, answer
 
-    async def ask(self, query: str) -> Answer:
-        """Ask for segments.
+    async def newest_began(self) -> float | None:
+        """When the newest segment began, on the monotonic clock; ``None`` if there is none, or the server is silent."""
+        try:
+            newest, answer = await self.last(NOW)
+        except TrickleError:
+            return None
+        return None if newest is None else time.monotonic() - max(0.0, answer.now_at - newest.opened_at)
 
-        Raises:
-            ChannelNotFound: there is no such channel.
-            TrickleError: the server does not tell, or does not answer.
-        """
-        response = await segments_of(self.url, query, self.tls, self.auth)
-        match response.status_code, json_of(response):
+    async def ask(self, query: str) -> Answer:
+        """Ask for segments: the first node that can be reached."""
+        nodes = channel_urls(self.url)
+        route = f"{ROUTE}/{quote(nodes[0].channel, safe='')}/segments?{query}"
+        for node in nodes:
+            try:
+                response = await self.fetch(node.root, route)
+                break
+            except ConnectionLost:
+                if node is nodes[-1]:
+                    raise
+        status = response.status_code
+        match status, json_of(response):
             case 200, {"epoch": int(epoch), "next_seq": int(next_seq), "segments": [*segments]}:
-                return Answer(epoch, next_seq, tuple(map(Listed.of, segments)), time_of(response))
+                with suppress(KeyError, TypeError, ValueError):  # a list of something else
+                    return Answer(epoch, next_seq, tuple(map(Listed.of, segments)), time_of(response))
             case 404, {"detail": "no such channel"}:
                 raise ChannelNotFound(404)
-            case status, _ if status == 404 or status < 400:
-                server = redacted(server_url(self.url))
-                raise RemoteProtocolError(status, detail=f"{server} does not tell when segments were published")
+        if status == 404 or status < 400:
+            detail = f"{redacted(nodes[0].root)} does not tell when segments were published"
+            raise RemoteProtocolError(status, detail=detail)
         raise error_of(response)
+
+    async def fetch(self, root: str, route: str, within_s: float = TIMEOUT_S) -> httpx.Response:
+        """Ask one node."""
+        return await ask(root, route, self.credentials.tls, self.credentials.auth, within_s=within_s)
 
 
 def time_of(response: httpx.Response) -> float:

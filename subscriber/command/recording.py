@@ -18,10 +18,9 @@ import anyio
 
 from tricklecast.subscriber.command.moments import NOW, Moment, Timetable, time_of
 from tricklecast.trickle.client.arguments import channel_urls
-from tricklecast.trickle.client.control import ask
 from tricklecast.trickle.client.listing import error_of
 from tricklecast.trickle.errors import ChannelNotFound, SegmentMissing
-from tricklecast.trickle.wire import Status, split_urls
+from tricklecast.trickle.wire import Status
 
 PLAYLIST: Final = "media.m3u8"
 
@@ -81,13 +80,11 @@ class Recording:
             ChannelNotFound: there is no recording, or the server makes none.
             TrickleError: it does not answer.
         """
-        base = str(channel_urls(split_urls(times.url)[0])[0])
-        parts = urlsplit(base)
-        root, place = f"{parts.scheme}://{parts.netloc}", f"{parts.path}/{PLAYLIST}"
-        query = f"?{parts.query}" if parts.query else ""
+        node = channel_urls(times.url)[0]
+        place, query = f"{urlsplit(str(node)).path}/{PLAYLIST}", f"?{node.query}" if node.query else ""
         deadline = anyio.current_time() + WITHIN_S
         while True:
-            response = await ask(root, place + query, times.tls, times.auth, within_s=WITHIN_S)
+            response = await times.fetch(node.root, place + query, WITHIN_S)
             if response.status_code != Status.UNAVAILABLE or anyio.current_time() >= deadline:
                 break
             await anyio.sleep(PAUSE_S)  # a long recording is read first
@@ -113,7 +110,7 @@ class Recording:
             SegmentMissing: it has been removed meanwhile.
             TrickleError: the server does not answer.
         """
-        root = "{0.scheme}://{0.netloc}".format(urlsplit(split_urls(self.times.url)[0]))
+        root = channel_urls(self.times.url)[0].root
         init, of = b"", ""
         before = first - 1
         for one in self.pieces:
@@ -123,7 +120,7 @@ class Recording:
             before = one.seq
 
     async def _bytes(self, root: str, place: str, seq: int) -> bytes:
-        response = await ask(root, place, self.times.tls, self.times.auth, within_s=WITHIN_S)
+        response = await self.times.fetch(root, place, WITHIN_S)
         if response.status_code != 200:
             raise SegmentMissing(response.status_code, seq=seq, detail="it is not in the recording any more")
         return response.content

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import os
-import ssl
 import time
 from collections import deque
 from collections.abc import Awaitable, Callable
@@ -18,7 +17,6 @@ import anyio
 from tricklecast import subscriber as public
 from tricklecast.subscriber.archive import FolderWriter, Keep
 from tricklecast.subscriber.client import Subscriber
-from tricklecast.subscriber.command.listing import newest_began
 from tricklecast.subscriber.command.moments import Moment, Timetable
 from tricklecast.subscriber.core import OnLag
 from tricklecast.subscriber.events import (
@@ -36,11 +34,10 @@ from tricklecast.subscriber.segment import Segment
 from tricklecast.subscriber.sinks import Output, SinkClosed, descriptor_sink, open_sink
 from tricklecast.trickle import errors, wire
 from tricklecast.trickle.amounts import count, rate, size, transferred
-from tricklecast.trickle.bearer import Bearer
 from tricklecast.trickle.client.arguments import channel_urls
 from tricklecast.trickle.client.retry import RECONNECT_S
 from tricklecast.trickle.errors import BrokenByPeer, ChannelNotFound, InvalidSeq, Position, TrickleError
-from tricklecast.trickle.terminal import RateMeter, Screen
+from tricklecast.trickle.terminal import NO_CREDENTIALS, Credentials, RateMeter, Screen
 
 _FORMATS: Final = {wire.MPEG_TS: ("MPEG-TS", ".ts"), wire.MP4: ("fragmented MP4", ".mp4")}
 """Of each media type of channels: what it is called, and how the name of its file ends."""
@@ -73,7 +70,6 @@ class Request:
         output: a path, ``-``, or ``None`` for no output.
         since: when the first segment is on its way; ``None``: ``start`` counts.
         until: when the last segment is on its way. for_s: seconds after which to stop. ``None``: at the channel's end.
-        tls: the authorities that https servers are checked against; ``None``: the system's.
     """
 
     url: str
@@ -87,8 +83,7 @@ class Request:
     reconnect: bool = False
     raw: bool = False
     keep: Keep = field(default_factory=Keep)
-    tls: ssl.SSLContext | None = None
-    auth: Bearer | None = None
+    credentials: Credentials = NO_CREDENTIALS
 
 
 async def run(request: Request, report: Report | None = None) -> SubscriberStatistics:
@@ -114,7 +109,7 @@ class _Run:
         self._output = open_output(request, self._notes.append)
         self._subscriber: Subscriber | None = None
         self._segment: Segment | None = None
-        self._times = Timetable(request.url, request.tls, request.auth)
+        self._times = Timetable(request.url, request.credentials)
         self._wanted_to: tuple[int, int] | None = None  # epoch and seq of the last segment of --until, once it is known
         self._is_over = False  # nothing that begins from now on is wanted
         until = request.until
@@ -256,8 +251,7 @@ class _Run:
             on_event=self._on_event,
             wait_for_channel_s=None if request.reconnect else request.wait_s,
             reconnect_s=None if request.reconnect else RECONNECT_S,
-            verify=request.tls or True,
-            auth=request.auth,
+            **request.credentials.arguments,
         )
         self._progress.statistics = subscriber.statistics
         async with subscriber:
@@ -329,8 +323,7 @@ class _Run:
         """Say what is waited for, if the first segment takes long to come."""
         await anyio.sleep(WAITING_S)
         if self._progress.seq is None and self._progress.statistics().requests:
-            request = self._request
-            self._progress.newest_at = await newest_began(request.url, request.tls, request.auth)
+            self._progress.newest_at = await self._times.newest_began()
         if self._progress.seq is None:
             text = self._progress.waiting()
             hint = "; --start current reads it from its beginning" if self._progress.newest_at is not None else ""

@@ -15,7 +15,6 @@ from contextlib import suppress
 from fractions import Fraction
 from typing import TYPE_CHECKING, Any, Final, cast
 
-from tricklecast.subscriber.client import ReaderOptions
 from tricklecast.subscriber.gateway.pictures import LOOKED_AT, CannotPass, Pictures
 from tricklecast.subscriber.gateway.sound import RATE, Sound
 from tricklecast.subscriber.gateway.viewer import Viewer
@@ -23,6 +22,7 @@ from tricklecast.subscriber.media.frame import Frame
 from tricklecast.subscriber.media.frames import FrameReader, frames
 from tricklecast.trickle.errors import TrickleError
 from tricklecast.trickle.pyav import codec_name
+from tricklecast.trickle.terminal import Credentials
 
 if TYPE_CHECKING:
     from av import Packet
@@ -48,7 +48,6 @@ class Channel:
 
     Args:
         url: the channel's, at each node.
-        options: of the reader.
         over: called when it has ended by itself, with the reason.
         say: is told, for people, what viewers do not get.
 
@@ -57,10 +56,10 @@ class Channel:
     """
 
     def __init__(
-        self, url: list[str], options: ReaderOptions, over: Callable[[Channel, str], None], say: Callable[[str], None]
+        self, url: list[str], credentials: Credentials, over: Callable[[Channel, str], None], say: Callable[[str], None]
     ) -> None:
         self.viewers: set[Viewer] = set()
-        self._reader: FrameReader[Frame] = frames(url, video="packets", audio="packets", **options)
+        self._reader: FrameReader[Frame] = frames(url, video="packets", audio="packets", **credentials.arguments)
         self._name = url[0].partition("?")[0]
         self._over = over
         self._say = say

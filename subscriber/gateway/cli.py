@@ -60,16 +60,13 @@ async def webrtc(
     servers = checked("URL", _servers, url)
     host, port = checked("--listen", _address, listen)
     try:
-        from tricklecast.subscriber.gateway.whep import Gateway, GatewayOptions, serve
+        from tricklecast.subscriber.gateway.whep import Gateway, serve
     except ModuleNotFoundError as error:
         raise MissingExtra(f"gateway webrtc {needs(error.name or 'aiortc', 'webrtc')}") from None
 
     screen = Screen()
     say = (lambda _: None) if quiet else screen.say
-    options = GatewayOptions(
-        servers, {"auth": credentials.auth, "verify": credentials.tls or True}, max_viewers=max_viewers, stun=stun
-    )
-    gateway = Gateway(options, say)
+    gateway = Gateway(servers, credentials, say, max_viewers=max_viewers, stun=stun)
     with _listening(host, port) as listener:
         if not _is_loopback(host):
             screen.say("everybody who can reach this port can watch the channels")

@@ -16,17 +16,17 @@ from __future__ import annotations
 import asyncio
 import secrets
 import socket
-from collections.abc import AsyncIterator, Callable, Iterator
+from collections.abc import AsyncIterator, Callable, Coroutine, Iterator
 from contextlib import asynccontextmanager, contextmanager
-from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING, Final
+from dataclasses import replace
+from typing import TYPE_CHECKING, Any, Final
 
-from tricklecast.subscriber.client import ReaderOptions
 from tricklecast.subscriber.gateway.channel import Channel, NoMedia
 from tricklecast.subscriber.gateway.pictures import CannotPass
 from tricklecast.subscriber.gateway.viewer import BadOffer, NothingInCommon, Viewer
 from tricklecast.trickle.errors import ChannelEnded, ChannelNotFound, InvalidChannelName, TrickleError
 from tricklecast.trickle.paths import ChannelURL, parse_channel
+from tricklecast.trickle.terminal import Credentials
 
 if TYPE_CHECKING:
     from starlette.applications import Starlette
@@ -76,33 +76,30 @@ _STATUS: Final[tuple[tuple[type[TrickleError], int], ...]] = (
 """What a failure is in HTTP; all others are those of the server behind the gateway: 502."""
 
 
-@dataclass(frozen=True, slots=True)
-class GatewayOptions:
-    """The options of a gateway.
-
-    Attributes:
-        servers: the channels' server, at each node of a cluster.
-        reader: arguments of the readers of channels.
-        max_viewers: viewers at a time, of all channels.
-        stun: the address of a STUN server, by which the gateway learns its public address; ``None``: it has none.
-    """
-
-    servers: tuple[ChannelURL, ...]
-    reader: ReaderOptions
-    max_viewers: int
-    stun: str | None = None
-
-
 class Gateway:
     """Gives channels to viewers.
 
     Args:
+        servers: the channels' server, at each node of a cluster.
         say: is told, for people, who comes and goes.
+        max_viewers: viewers at a time, of all channels.
+        stun: the address of a STUN server, by which the gateway learns its public address; ``None``: it has none.
     """
 
-    def __init__(self, options: GatewayOptions, say: Callable[[str], None]) -> None:
-        self._options = options
+    def __init__(
+        self,
+        servers: tuple[ChannelURL, ...],
+        credentials: Credentials,
+        say: Callable[[str], None],
+        *,
+        max_viewers: int,
+        stun: str | None,
+    ) -> None:
+        self._servers = servers
+        self._credentials = credentials
         self._say = say
+        self._max_viewers = max_viewers
+        self._stun = stun
         self._channels: dict[str, Channel] = {}
         self._viewers: dict[str, tuple[Viewer, str]] = {}  # with the names of their channels
         self._joining: dict[str, int] = {}  # offers that are being answered, by channel
@@ -115,15 +112,15 @@ class Gateway:
         Raises:
             TrickleError: see :data:`_STATUS`.
         """
-        if len(self._viewers) + sum(self._joining.values()) >= self._options.max_viewers:
-            raise Full(f"the gateway has {self._options.max_viewers} viewers, and takes no more")
+        if len(self._viewers) + sum(self._joining.values()) >= self._max_viewers:
+            raise Full(f"the gateway has {self._max_viewers} viewers, and takes no more")
         self._joining[channel] = self._joining.get(channel, 0) + 1
         try:
             source = self._channels.get(channel) or self._open(channel)
             kinds = await source.kinds()
             self._count += 1
             name = f"{channel}: viewer {self._count} ({address})"
-            viewer = Viewer(secrets.token_urlsafe(16), name, self._left, self._options.stun)
+            viewer = Viewer(secrets.token_urlsafe(16), name, self._left, self._stun)
             try:
                 answer = await viewer.answer(offer, kinds)
             except BaseException:
@@ -168,8 +165,8 @@ class Gateway:
             for viewer in list(channel.viewers):
                 viewer.leave(reason)
 
-        urls = [str(replace(server, channel=name)) for server in self._options.servers]
-        channel = Channel(urls, self._options.reader, over, lambda line: self._say(f"{name}: {line}"))
+        urls = [str(replace(server, channel=name)) for server in self._servers]
+        channel = Channel(urls, self._credentials, over, lambda line: self._say(f"{name}: {line}"))
         self._channels[name] = channel
         return channel
 
@@ -191,8 +188,8 @@ class Gateway:
         self._say(f"{viewer.name} is gone after {seconds:.1f} s: {reason}; {await viewer.quality()}")
         await viewer.close()
 
-    def _start(self, work: object) -> None:
-        task: asyncio.Task[None] = asyncio.ensure_future(work)  # type: ignore[call-overload]
+    def _start(self, work: Coroutine[Any, Any, None]) -> None:
+        task = asyncio.create_task(work)
         self._tasks.add(task)
         task.add_done_callback(self._tasks.discard)
 

@@ -14,6 +14,7 @@ from tricklecast.trickle.terminal import (
     NO_CREDENTIALS,
     ChannelUrls,
     Credentials,
+    Wait,
     checked,
     no_channel,
     option,
@@ -33,7 +34,7 @@ async def relay(
         ),
     ],
     start: Annotated[str, option("WHERE", "Where to begin: current, next, earliest, or a number.")] = "current",
-    wait: Annotated[str, option("TIME", "Wait this long for a channel that does not exist yet.", "--wait")] = "0s",
+    wait: Wait = "0s",
     reconnect_for: Annotated[str, option("TIME", "Give up after trying to connect again for this time.")] = "60s",
     credentials: Credentials = NO_CREDENTIALS,
 ) -> None:
@@ -66,8 +67,7 @@ async def relay(
         start=start,
         wait_s=checked("--wait", partial(parse_duration, zero=True), wait),
         reconnect_for_s=checked("--reconnect-for", parse_duration, reconnect_for),
-        tls=credentials.tls,
-        auth=credentials.auth,
+        credentials=credentials,
     )
     try:
         is_whole = await run(request)

@@ -13,7 +13,6 @@ that takes a connection and refuses the stream has not come back.
 from __future__ import annotations
 
 import io
-import ssl
 import time
 from collections import deque
 from collections.abc import Callable
@@ -30,12 +29,11 @@ from tricklecast.subscriber.events import Gap, Restarted, SegmentBroken, Segment
 from tricklecast.subscriber.relay.outflow import Outflow, Piece
 from tricklecast.subscriber.relay.target import ConnectionBroke, Push, Target
 from tricklecast.trickle.amounts import count, rate, size
-from tricklecast.trickle.bearer import Bearer
 from tricklecast.trickle.client.retry import RECONNECT_S, Retries
 from tricklecast.trickle.client.tasks import Notifier, beside
 from tricklecast.trickle.errors import TrickleError
 from tricklecast.trickle.pyav import need_pyav
-from tricklecast.trickle.terminal import RateMeter, Screen
+from tricklecast.trickle.terminal import NO_CREDENTIALS, Credentials, RateMeter, Screen
 
 QUEUE_SEGMENTS: Final = 8
 QUEUE_BYTES: Final = 64 << 20
@@ -63,8 +61,7 @@ class Request:
     start: str = "current"
     wait_s: float = 0.0
     reconnect_for_s: float = RECONNECT_S
-    tls: ssl.SSLContext | None = None
-    auth: Bearer | None = None
+    credentials: Credentials = NO_CREDENTIALS
 
 
 @dataclass(frozen=True, slots=True)
@@ -135,9 +132,7 @@ class _Relay:
             on_lag=OnLag.EARLIEST,
             on_event=self._on_event,
             wait_for_channel_s=request.wait_s,
-            reconnect_s=RECONNECT_S,
-            verify=request.tls or True,
-            auth=request.auth,
+            **request.credentials.arguments,
         )
         async with subscriber:
             async for segment in subscriber:
