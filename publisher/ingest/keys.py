@@ -7,6 +7,8 @@ from pathlib import Path
 from typing import Final
 from urllib.parse import parse_qsl, quote
 
+import anyio
+
 from tricklecast.publisher.ingest.sessions import SourceRefused
 from tricklecast.trickle.client.arguments import channel_urls
 from tricklecast.trickle.errors import InvalidChannelName, InvalidInput
@@ -22,6 +24,9 @@ MAX_FILE_BYTES: Final = 1 << 20
 
 MIN_SECRET: Final = 8
 """Characters of a secret: a shorter one can be guessed."""
+
+WRONG_KEY_S: Final = 0.5
+"""Delay of the answer to a wrong key, in seconds. Connections are bounded, and so are guesses."""
 
 
 class Channels:
@@ -45,8 +50,8 @@ class Channels:
         self._urls("test")
         self._secrets: list[tuple[str, bytes]] = [] if keys is None else _read(keys)
 
-    def find(self, key: str, token: str) -> tuple[ChannelURL, ...]:
-        """Check a stream key.
+    async def find(self, key: str, token: str) -> tuple[ChannelURL, ...]:
+        """Check a stream key. If it is wrong, this takes :data:`WRONG_KEY_S`.
 
         Args:
             key: as the encoder sent it, without a query.
@@ -58,7 +63,7 @@ class Channels:
         if not key:
             raise SourceRefused("no stream key: an encoder streams to rtmp://HOST:PORT/live/KEY")
         if self._keys is not None:
-            key = self._checked(key, token)
+            key = await self._checked(key, token)
         try:
             return self._urls(key)
         except InvalidChannelName as error:
@@ -67,7 +72,7 @@ class Channels:
     def _urls(self, key: str) -> tuple[ChannelURL, ...]:
         return channel_urls([url.replace(PLACEHOLDER, quote(key, safe="")) for url in self._templates])
 
-    def _checked(self, key: str, token: str) -> str:
+    async def _checked(self, key: str, token: str) -> str:
         assert self._keys is not None
         try:
             self._secrets = _read(self._keys)
@@ -78,7 +83,8 @@ class Channels:
         # All secrets are compared, each in a time that does not depend on where it differs.
         matches = [channel for channel, secret in self._secrets if hmac.compare_digest(secret, sent)]
         if not matches or (token and key not in matches):
-            raise WrongKey("wrong stream key")
+            await anyio.sleep(WRONG_KEY_S)
+            raise SourceRefused("wrong stream key")
         return key if token else matches[0]
 
 
@@ -119,10 +125,6 @@ def _template(url: str) -> str:
     if not names_many(url):
         raise InvalidInput(f"{base!r} names one channel; end it with / or with /{PLACEHOLDER}: each stream has its own")
     return (base if PLACEHOLDER in base else base + PLACEHOLDER) + question + query
-
-
-class WrongKey(SourceRefused):
-    """The secret is none of those in the file, or is another channel's."""
 
 
 def _read(path: Path) -> list[tuple[str, bytes]]:

@@ -17,8 +17,8 @@ import anyio.lowlevel
 from anyio.abc import SocketAttribute, SocketListener, SocketStream, TaskGroup
 
 from tricklecast.publisher.ingest import rtmp
-from tricklecast.publisher.ingest.keys import Channels, WrongKey
-from tricklecast.publisher.ingest.sessions import WRONG_KEY_S, Refusals, Say, Sessions, Source, SourceRefused
+from tricklecast.publisher.ingest.keys import Channels
+from tricklecast.publisher.ingest.sessions import Refusals, Say, Sessions, Source, SourceRefused
 from tricklecast.trickle.errors import InvalidInput
 
 HANDSHAKE_S: Final = 10.0
@@ -108,11 +108,7 @@ class RtmpListener:
         """Take the stream of one connection, and show why it is refused or breaks."""
         try:
             request = await encoder.request()
-            try:
-                urls = self._channels.find(request.key, request.token)
-            except WrongKey:
-                await anyio.sleep(WRONG_KEY_S)
-                raise
+            urls = await self._channels.find(request.key, request.token)
             async with sessions.attach(urls, encoder.peer, "flv") as source:
                 await encoder.relay(source)
         except (rtmp.ProtocolError, SourceRefused) as error:

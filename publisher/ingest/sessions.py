@@ -48,9 +48,6 @@ if TYPE_CHECKING:
 CLOSE_S: Final = 10.0
 """How long the last segments of all channels may take when the command ends, in seconds."""
 
-WRONG_KEY_S: Final = 0.5
-"""Delay of the answer to a wrong key, in seconds. Connections are bounded, and so are guesses."""
-
 LINE_S: Final = 1.0
 """Time from one line about refused clients to the next, in seconds."""
 

@@ -19,9 +19,9 @@ from urllib.parse import parse_qsl, urlsplit
 import anyio
 from anyio import CapacityLimiter, to_thread
 
-from tricklecast.publisher.ingest.keys import Channels, WrongKey, parse_stream_id
+from tricklecast.publisher.ingest.keys import Channels, parse_stream_id
 from tricklecast.publisher.ingest.libsrt import SrtError, SrtSocket
-from tricklecast.publisher.ingest.sessions import WRONG_KEY_S, Refusals, Say, Sessions, SourceRefused
+from tricklecast.publisher.ingest.sessions import Refusals, Say, Sessions, SourceRefused
 from tricklecast.publisher.ingest.srt import check_port
 from tricklecast.trickle.errors import InvalidInput
 
@@ -133,11 +133,7 @@ class SrtListener:
             SourceRefused: it is not taken. SrtError: the connection is over.
         """
         key, token = parse_stream_id(await self._in_thread(lambda: caller.prepare(SILENCE_S)))
-        try:
-            urls = self._channels.find(key, token)
-        except WrongKey:
-            await anyio.sleep(WRONG_KEY_S)
-            raise
+        urls = await self._channels.find(key, token)
         data = await self._in_thread(caller.receive)
         async with sessions.attach(urls, peer, "mpegts") as source:
             while True:
