@@ -127,21 +127,10 @@ class Figures:
     detail: str | None
 
     def __init__(self) -> None:
-        self.op = None
-        self.status = None
-        self.epoch = None
-        self.rseq = None
-        self.next_seq = None
-        self.reason = None
-        self.bytes_in = None
-        self.bytes_out = None
-        self.wait_us = None
-        self.dur_us = None
-        self.eos = None
-        self.client = None
-        self.retry_after_ms = None
-        self.guard_ms = None
-        self.detail = None
+        self.op = self.reason = self.client = self.detail = None
+        self.status = self.epoch = self.rseq = self.next_seq = None
+        self.bytes_in = self.bytes_out = self.wait_us = self.dur_us = None
+        self.eos = self.retry_after_ms = self.guard_ms = None
 
 
 class AccessRecord(Figures):
