@@ -400,19 +400,16 @@ class AudioEncoder(Encoder):
         context.flags |= Flags.global_header
 
 
-def encoder_for(
-    media: Any, encoding: Encoding, rate: Fraction | None = None, aspect: Fraction | None = None
-) -> Encoder:
+def encoder_for(media: Any, encoding: Encoding, rate: Fraction | None = None) -> Encoder:
     """An encoder for such frames.
 
     Args:
         media: a frame, or a decoder that knows what it will decode.
         rate: pictures per second, if that is known.
-        aspect: a pixel's width divided by its height, likewise.
     """
     if hasattr(media, "sample_rate"):
         return AudioEncoder(media.sample_rate, "mono" if media.layout.nb_channels == 1 else "stereo", encoding)
-    return VideoEncoder(VideoShape.of(media, rate, aspect).on(encoding.rung), encoding)
+    return VideoEncoder(VideoShape.of(media, rate, None).on(encoding.rung), encoding)
 
 
 # Pictures before they are encoded.

@@ -38,7 +38,6 @@ if TYPE_CHECKING:
     """The streams of one source, by the numbers under which their packets are added."""
 
 ContainerName: TypeAlias = Literal["mpegts", "fmp4"]
-CONTAINERS: Final[tuple[ContainerName, ...]] = ("mpegts", "fmp4")
 
 
 @dataclass(frozen=True, slots=True)
@@ -836,6 +835,4 @@ def length_prefixed(stream: bytes) -> bytes:
 Container: TypeAlias = MpegTs | FragmentedMp4
 Muxer: TypeAlias = _TsMuxer | _Mp4Muxer
 
-
-def container_of(name: ContainerName) -> Container:
-    return MpegTs() if name == "mpegts" else FragmentedMp4()
+CONTAINERS: Final[Mapping[ContainerName, type[Container]]] = {"mpegts": MpegTs, "fmp4": FragmentedMp4}

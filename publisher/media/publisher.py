@@ -23,7 +23,7 @@ from tricklecast.publisher.client import Publisher, WriterOptions
 from tricklecast.publisher.events import PublisherEvent
 from tricklecast.publisher.feed import STEPS_AHEAD, Feed, Totals
 from tricklecast.publisher.media.encode import AudioCodec, Encoder, Encoding, VideoShape, encoder_for
-from tricklecast.publisher.media.muxers import ContainerName
+from tricklecast.publisher.media.muxers import CONTAINERS, ContainerName
 from tricklecast.publisher.media.segmenter import Segmenter
 from tricklecast.publisher.steps import SegmentEnd, Step
 from tricklecast.trickle.amounts import count
@@ -176,7 +176,7 @@ class MediaPublisher:
         need_pyav()
         check_number("fps", fps, above=0)
         check_number("gop_s", gop_s, above=0)
-        if container not in ("mpegts", "fmp4"):
+        if container not in CONTAINERS:
             raise InvalidInput(f"container is 'mpegts' or 'fmp4', not {container!r}")
         kinds = {kind for kind, wanted in (("video", video), ("audio", audio)) if wanted}
         encoding = Encoding(bitrate, gop_s, preset, audio_codec)

@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Final
 
 from tricklecast.publisher.media.encode import Encoding, Transcoder, turn_of
 from tricklecast.publisher.media.inputs import Input, Kind, Opened
-from tricklecast.publisher.media.muxers import CONTAINERS, UNPLAYABLE_IN_TS, ContainerName, container_of
+from tricklecast.publisher.media.muxers import CONTAINERS, UNPLAYABLE_IN_TS, ContainerName, MpegTs
 from tricklecast.publisher.media.pace import Pace
 from tricklecast.publisher.media.segmenter import MIN_SEGMENT_S, SEGMENT_S, Segmenter
 from tricklecast.publisher.media.source import MediaSource
@@ -131,20 +131,18 @@ class MediaInput:
     def _fitting(self, source: MediaSource) -> ContainerName:
         """MPEG-TS, unless players can have more video in fragmented MP4, or as much of it and more sound."""
         streams = [stream for stream in source.streams.values() if not is_attached(stream)]
-        playable = {name: container_of(name).carried for name in CONTAINERS}
-        playable[CONTAINERS[0]] -= UNPLAYABLE_IN_TS
+        playable = {name: kind.carried for name, kind in CONTAINERS.items()}
+        playable["mpegts"] -= UNPLAYABLE_IN_TS
         fits = {
             name: {
-                stream.index
-                for stream in streams
-                if stream.type in ("video", "audio") and codec_name(stream) in playable[name]
+                stream.index for stream in streams if stream.type in ("video", "audio") and codec_name(stream) in codecs
             }
-            for name in CONTAINERS
+            for name, codecs in playable.items()
         }
         videos = {stream.index for stream in streams if stream.type == "video"}
         best = max(CONTAINERS, key=lambda name: (len(fits[name] & videos), len(fits[name])))
-        if best != CONTAINERS[0]:
-            gained = [codec_name(stream) for stream in streams if stream.index in fits[best] - fits[CONTAINERS[0]]]
+        if best != "mpegts":
+            gained = [codec_name(stream) for stream in streams if stream.index in fits[best] - fits["mpegts"]]
             self._warn(f"published as fragmented MP4, since players take {', '.join(gained)} there, and not in MPEG-TS")
         return best
 
@@ -288,7 +286,7 @@ class Remuxer:
         for track, stream in others.items():
             self._warn(f"left out: stream {track} ({stream.type}, {codec_name(stream)}){self._advice_on(stream)}")
         for stream in carried.values():
-            if container_of("mpegts").name == self._segmenter.container.name and turn_of(stream):
+            if isinstance(self._segmenter.container, MpegTs) and turn_of(stream):
                 advice = ": --container fmp4 keeps that, --transcode turns it" if self._advice else ""
                 self._warn(f"the picture lies on its side or head, which MPEG-TS cannot say{advice}")
         return carried
@@ -391,6 +389,8 @@ class Remuxer:
         moving = moving or [stream for stream in streams if is_text(stream)]
         if not moving or not self._advice:
             return ""
-        others = (name for name in CONTAINERS if container_of(name).name != self._segmenter.container.name)
-        fits = [name for name in others if all(codec_name(stream) in container_of(name).carried for stream in moving)]
-        return f"; --container {fits[0]} can carry it" if fits else self._advice
+        for name, kind in CONTAINERS.items():
+            is_other = not isinstance(self._segmenter.container, kind)
+            if is_other and all(codec_name(stream) in kind.carried for stream in moving):
+                return f"; --container {name} can carry it"
+        return self._advice

@@ -21,7 +21,7 @@ from collections.abc import Callable, Iterator, Mapping
 from dataclasses import replace
 from typing import TYPE_CHECKING, Final
 
-from tricklecast.publisher.media.muxers import TELETEXT, ContainerName, Muxer, Times, container_of
+from tricklecast.publisher.media.muxers import CONTAINERS, TELETEXT, ContainerName, Muxer, Times
 from tricklecast.publisher.media.pace import Pace
 from tricklecast.publisher.media.texts import MAX_CUES, is_text
 from tricklecast.publisher.steps import Chunk, SegmentEnd, Step
@@ -73,7 +73,7 @@ class Segmenter:
         segment_s: float = SEGMENT_S,
         pace: Callable[[], Pace] | None = None,
     ) -> None:
-        self.container = container_of(container)
+        self.container = CONTAINERS[container]()
         self.timeline = Timeline()
         self._min_segment_s = min_segment_s
         self._segment_s = segment_s

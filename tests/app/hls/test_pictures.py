@@ -18,7 +18,7 @@ from tricklecast.app.hls import recording as recordings
 from tricklecast.app.hls.timeline import picture_of
 from tricklecast.app.hls.units import Mp4Scanner, TsScanner
 from tricklecast.app.tools.conformance.target import RemoteChannel
-from tricklecast.publisher.media.muxers import ContainerName, container_of
+from tricklecast.publisher.media.muxers import CONTAINERS, ContainerName
 
 NAME = "iframes.m3u8"
 STUFFING = b"\x47\x1f\xff\x10" + b"\xff" * 184
@@ -27,7 +27,7 @@ STUFFING = b"\x47\x1f\xff\x10" + b"\xff" * 184
 def segments(path: Path, container: ContainerName) -> list[bytes]:
     """A film of two seconds, as `publish` writes it: each second is a segment."""
     streams, packets = packets_of(make_clip(path, seconds=2.0))
-    muxer, found = container_of(container).muxer(dict(enumerate(streams)), 0), [b""]
+    muxer, found = CONTAINERS[container]().muxer(dict(enumerate(streams)), 0), [b""]
     for packet in packets:
         track = packet.stream_index
         if track == 0 and packet.is_keyframe and found[-1]:
