@@ -174,6 +174,9 @@ SubscriberEvent: TypeAlias = (
     | Ended
     | Failed
 )
+Loss: TypeAlias = Gap | Restarted | SegmentTruncated | SegmentBroken
+"""The events after which a copy of the channel is not whole."""
+
 OnEvent: TypeAlias = Callable[[SubscriberEvent], None]
 
 

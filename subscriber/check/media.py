@@ -21,7 +21,7 @@ from functools import cache
 from itertools import pairwise
 from typing import TYPE_CHECKING, Final, TypeAlias, cast
 
-from tricklecast.subscriber.media.opening import FORMATS, NotMedia, open_segment
+from tricklecast.subscriber.media.opening import FORMATS, NotMedia, is_mpegts, open_segment
 from tricklecast.trickle.errors import needs
 from tricklecast.trickle.media.clock import read_clock, read_prft, read_temi
 from tricklecast.trickle.media.containers import (
@@ -283,7 +283,7 @@ class SegmentBytes:
     def add(self, chunk: bytes) -> None:
         """Take the next bytes."""
         self.size += len(chunk)
-        if self._container in (None, Container.MPEGTS, Container.FMP4):
+        if self._container is None or self._container in FORMATS:
             self._kept += chunk[: MAX_BYTES - len(self._kept)]
         if self._container is None and self.size >= SNIFF_BYTES:
             self._container = sniff(self._kept)
@@ -497,7 +497,7 @@ def _has_parameters(packet: AnyPacket, codec: str) -> bool | None:
     if codec not in _WITH_PARAMETERS:
         return None
     extradata = packet.stream.codec_context.extradata
-    if packet.stream.container.format.name != "mpegts":
+    if not is_mpegts(packet.stream):
         return bool(extradata)
     if codec == "h264":
         return {_H264_SPS, _H264_PPS} <= _h264_units(packet)

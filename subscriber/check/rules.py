@@ -240,7 +240,7 @@ def _empty(study: Study, limits: Limits) -> _Measured:
     if empty:
         quick = [segment.seq for segment in study.segments if segment.seq in empty and not _is_sign_of_life(segment)]
         figure = f"{len(empty)} of {len(study.segments)} empty" + ("" if quick else ", as signs of life")
-        return _Measured(figure, "empty" if study.is_media and quick else "", values, quick or empty)
+        return _Measured(figure, "empty" if study.media and quick else "", values, quick or empty)
     return _Measured("none empty", values=values)
 
 

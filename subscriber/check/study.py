@@ -15,6 +15,7 @@ from statistics import median
 from typing import Final
 
 from tricklecast.subscriber.check.media import Media, Track
+from tricklecast.subscriber.media.opening import FORMATS
 from tricklecast.trickle.media.containers import Container
 
 JUMP_S: Final = 0.5
@@ -34,8 +35,6 @@ MIN_PACE_S: Final = 2.0
 
 _LOST_FRAME: Final = 0.6
 """A frame of sound is missing, or one too many, if the next one is off by this share of a frame or more."""
-
-_MEDIA: Final = (Container.MPEGTS, Container.FMP4)
 
 _ENOUGH: Final = 3
 """The number of distances from which a usual one is derived."""
@@ -178,12 +177,7 @@ class Study:
         self.run = run
         self.segments = run.segments
         self.filled = [segment for segment in run.segments if segment.size]
-        self.media = [segment for segment in self.filled if segment.media.container in _MEDIA]
-
-    @property
-    def is_media(self) -> bool:
-        """Whether there is media that the check can look into."""
-        return bool(self.media)
+        self.media = [segment for segment in self.filled if segment.media.container in FORMATS]
 
     def has(self, container: Container) -> bool:
         """Whether there are such segments."""
@@ -209,7 +203,7 @@ class Study:
             joins = before is not None and before.whole and before.media.ends_whole
             if before is not None and joins and before.media.container is segment.media.container:
                 found.append(Seam(before, segment, tuple(between)))
-            before, between = (segment if segment.media.container in _MEDIA else None), []
+            before, between = (segment if segment.media.container in FORMATS else None), []
         return found
 
     @cached_property

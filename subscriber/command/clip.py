@@ -12,7 +12,6 @@ The file is written under another name, and gets its own when all is in it. What
 
 from __future__ import annotations
 
-import os
 import secrets
 from contextlib import suppress
 from dataclasses import dataclass, replace
@@ -26,7 +25,7 @@ from tricklecast.subscriber.client import Subscriber
 from tricklecast.subscriber.command.moments import NEAR_S, NOW, Listed, Moment, Timetable
 from tricklecast.subscriber.command.recording import Recording
 from tricklecast.subscriber.core import OnLag
-from tricklecast.subscriber.events import Gap, Restarted, SegmentBroken, SegmentTruncated, SubscriberEvent
+from tricklecast.subscriber.events import Gap, Loss, SubscriberEvent
 from tricklecast.subscriber.media.joiner import MUXERS, JoinedFile, is_joined
 from tricklecast.subscriber.sinks import SinkFailed, check_path
 from tricklecast.trickle.amounts import count, rate, size
@@ -74,10 +73,10 @@ async def run(clip: Clip, screen: Screen | None = None) -> bool:
     check_path(path)
     temporary = path.with_name(f".{path.stem}.{secrets.token_hex(4)}{path.suffix}")
 
-    def note(text: str) -> None:
-        screen.say(f"warning: {text.replace(temporary.stem, path.stem)}")
+    def final(name: str) -> str:
+        return name.replace(temporary.stem, path.stem)
 
-    output = JoinedFile(temporary, note)
+    output = JoinedFile(temporary, lambda text: screen.say(f"warning: {final(text)}"))
     span = await Span.ask(clip)
     screen.say(span.told(clip))
     reading = _Reading(clip, span, screen)
@@ -88,8 +87,8 @@ async def run(clip: Clip, screen: Screen | None = None) -> bool:
         files = [*output.files]
         if not files:
             raise TrickleError(f"nothing of {span.segments} can be shown: none has a key picture")
-        for number, file in enumerate(files, 1):
-            os.replace(file, path if number == 1 else path.with_stem(f"{path.stem}-{number}"))
+        for file in files:
+            file.replace(path.with_name(final(file.name)))
     except OSError as error:
         raise SinkFailed(f"cannot write to {path}: {error.strerror or error}") from error
     finally:
@@ -157,9 +156,9 @@ class Span:
             pieces = recording.pieces
             begin, end = (datetime.fromtimestamp(round(at)) for at in (pieces[0].opened_at, pieces[-1].closed_at))
             raise TrickleError(f"{channel} has nothing of that time: it is over, and was there from {begin} to {end}")
-        first, last = (Listed(one.seq, one.opened_at, one.closed_at) for one in (wanted[0], wanted[-1]))
+        first, last = wanted[0], wanted[-1]
         begins_late = first.seq > 0 and first.opened_at > clip.since.on(recording.now_at) + NEAR_S
-        lacks_begin = begins_late and wanted[0] is recording.pieces[0]
+        lacks_begin = begins_late and first is recording.pieces[0]
         return cls(0, first, last, recording.now_at, lacks_begin, replace(recording, pieces=wanted))
 
     @property
@@ -268,7 +267,7 @@ class _Reading:
     def _on_event(self, event: SubscriberEvent) -> None:
         if isinstance(event, Gap) and (event.first > self._span.last.seq or event.reason != "missing"):
             return  # it is not of this clip, or told when nothing else has it
-        if isinstance(event, Gap | Restarted | SegmentTruncated | SegmentBroken):
+        if isinstance(event, Loss):
             self.is_whole = False
             self._screen.say(f"warning: {event}")
 

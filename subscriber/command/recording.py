@@ -16,7 +16,7 @@ from urllib.parse import urljoin, urlsplit
 
 import anyio
 
-from tricklecast.subscriber.command.moments import NOW, Moment, Timetable, time_of
+from tricklecast.subscriber.command.moments import NOW, Listed, Moment, Timetable, time_of
 from tricklecast.trickle.client.arguments import channel_urls
 from tricklecast.trickle.client.listing import error_of
 from tricklecast.trickle.errors import ChannelNotFound, SegmentMissing
@@ -33,16 +33,13 @@ _SEQ: Final = re.compile(r"-([0-9]+)\.\w+$")
 
 
 @dataclass(frozen=True, slots=True)
-class Piece:
+class Piece(Listed):
     """A segment of a recording.
 
     Attributes:
-        seq: its number. opened_at, closed_at: when, in seconds of Unix time.
         url: of its bytes. init: of what comes before them; empty if nothing does.
     """
 
-    seq: int
-    opened_at: float
     closed_at: float
     url: str
     init: str
@@ -55,8 +52,7 @@ class Whole:
     seq: int
     gap: int
     restarted: bool = False
-    truncated: str | None = None
-    broken: None = None
+    complete: bool = True
 
 
 @dataclass(frozen=True, slots=True)

@@ -19,16 +19,7 @@ from tricklecast.subscriber.archive import FolderWriter, Keep
 from tricklecast.subscriber.client import Subscriber
 from tricklecast.subscriber.command.moments import Moment, Timetable
 from tricklecast.subscriber.core import OnLag
-from tricklecast.subscriber.events import (
-    Gap,
-    Restarted,
-    Retrying,
-    SegmentBroken,
-    SegmentTruncated,
-    SkippedAhead,
-    SubscriberEvent,
-    SubscriberStatistics,
-)
+from tricklecast.subscriber.events import Loss, Retrying, SkippedAhead, SubscriberEvent, SubscriberStatistics
 from tricklecast.subscriber.media.joiner import JoinedFile, is_joined
 from tricklecast.subscriber.segment import Segment
 from tricklecast.subscriber.sinks import Output, SinkClosed, descriptor_sink, open_sink
@@ -304,14 +295,13 @@ class _Run:
         )
 
     def _on_event(self, event: SubscriberEvent) -> None:
-        match event:
-            case Gap() | Restarted() | SegmentTruncated() | SegmentBroken():
-                self._report.say(f"warning: {event}")
-            case Retrying(error=error) | SkippedAhead(error=error):
-                if isinstance(event, Retrying):
-                    self._progress.state = "reconnecting"
-                self._retries.append(str(error))
-                self._noticed.set()
+        if isinstance(event, Loss):
+            self._report.say(f"warning: {event}")
+        elif isinstance(event, Retrying | SkippedAhead):
+            if isinstance(event, Retrying):
+                self._progress.state = "reconnecting"
+            self._retries.append(str(event.error))
+            self._noticed.set()
 
     async def _watch_retries(self) -> None:
         while True:

@@ -9,12 +9,12 @@ can show them.
 from __future__ import annotations
 
 import asyncio
-import logging
 from collections.abc import Callable
 from contextlib import suppress
 from fractions import Fraction
 from typing import TYPE_CHECKING, Any, Final, cast
 
+from tricklecast.subscriber.events import LOGGER
 from tricklecast.subscriber.gateway.pictures import LOOKED_AT, CannotPass, Pictures
 from tricklecast.subscriber.gateway.sound import RATE, Sound
 from tricklecast.subscriber.gateway.viewer import Viewer
@@ -26,8 +26,6 @@ from tricklecast.trickle.terminal import Credentials
 
 if TYPE_CHECKING:
     from av import Packet
-
-logger = logging.getLogger("tricklecast.subscriber")
 
 CLOCK_HZ: Final = 90_000
 """What RTP counts pictures by."""
@@ -106,7 +104,7 @@ class Channel:
         except TrickleError as error:
             self._error, reason = error, str(error)
         except Exception as error:
-            logger.exception("%s cannot be passed on", self._name)
+            LOGGER.exception("%s cannot be passed on", self._name)
             self._error = NoMedia(f"an error of the gateway: {type(error).__name__}")
             reason = str(self._error)
         self._known.set()

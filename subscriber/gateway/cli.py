@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import socket
-from collections.abc import Iterator
-from contextlib import contextmanager
 from ipaddress import ip_address
 from typing import TYPE_CHECKING, Annotated, Final
 from urllib.parse import urlsplit
@@ -67,8 +65,8 @@ async def webrtc(
     screen = Screen()
     say = (lambda _: None) if quiet else screen.say
     gateway = Gateway(servers, credentials, say, max_viewers=max_viewers, stun=stun)
-    with _listening(host, port) as listener:
-        if not _is_loopback(host):
+    with _listener(host, port) as listener:
+        if not ip_address(listener.getsockname()[0].partition("%")[0]).is_loopback:
             screen.say("everybody who can reach this port can watch the channels")
         screen.say(f"viewers post to http://{host}:{listener.getsockname()[1]}/whep/CHANNEL")
         await serve(gateway, listener)
@@ -96,19 +94,8 @@ def _address(text: str) -> tuple[str, int]:
     return host, port
 
 
-@contextmanager
-def _listening(host: str, port: int) -> Iterator[socket.socket]:
-    family = socket.AF_INET6 if ":" in host else socket.AF_INET
+def _listener(host: str, port: int) -> socket.socket:
     try:
-        listener = socket.create_server((host, port), family=family)
+        return socket.create_server((host, port), family=socket.AF_INET6 if ":" in host else socket.AF_INET)
     except OSError as error:
         raise InvalidInput(f"cannot listen on {host}:{port}: {error.strerror or error}") from None
-    with listener:
-        yield listener
-
-
-def _is_loopback(host: str) -> bool:
-    try:
-        return ip_address(host).is_loopback
-    except ValueError:
-        return host == "localhost"

@@ -11,7 +11,6 @@ WebRTC over UDP pushes nothing back. How much of it arrives, the viewer itself r
 from __future__ import annotations
 
 import asyncio
-import logging
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Final
@@ -20,12 +19,11 @@ from aiortc import RTCConfiguration, RTCIceServer, RTCPeerConnection, RTCRtpSend
 from aiortc.exceptions import OperationError
 from aiortc.mediastreams import MediaStreamError, MediaStreamTrack
 
+from tricklecast.subscriber.events import LOGGER
 from tricklecast.trickle.errors import TrickleError
 
 if TYPE_CHECKING:
     from av import Packet
-
-logger = logging.getLogger("tricklecast.subscriber")
 
 QUEUED: Final = 256
 """Packets that may wait for a viewer's sender: several seconds."""
@@ -196,7 +194,7 @@ class Viewer:
         except (TimeoutError, ConnectionError):
             pass  # it is of a peer that is gone
         except AttributeError:  # aiortc's, of a connection whose offer was damaged: nothing of it is open
-            logger.debug("%s was not closed", self.name, exc_info=True)
+            LOGGER.debug("%s was not closed", self.name, exc_info=True)
 
     def _changed(self) -> None:
         if self._peer.connectionState == "failed":

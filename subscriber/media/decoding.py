@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import io
 from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 from fractions import Fraction
 from typing import TYPE_CHECKING, Any, Final, cast
@@ -20,7 +21,7 @@ import anyio
 from anyio import from_thread
 
 from tricklecast.subscriber.media.frame import Arrays, Clock, Frame
-from tricklecast.subscriber.media.opening import NotMedia, open_segment
+from tricklecast.subscriber.media.opening import NotMedia, is_mpegts, open_segment
 from tricklecast.subscriber.segment import Segment
 from tricklecast.trickle.amounts import count
 from tricklecast.trickle.client.reports import Event
@@ -238,7 +239,9 @@ class Decoding:
         Raises:
             NotMedia: they cannot be had.
         """
-        yield from _checked(self._seq, self._flushed())
+        with _decoding(self._seq):
+            for kind, decoder in self._decoders.items():
+                yield from self._decoded(kind, decoder, None)
 
     def frames(self, segment: Segment, reader: ChunkReader) -> Iterator[Frame]:
         """The frames of a segment, as its bytes come.
@@ -246,15 +249,8 @@ class Decoding:
         Raises:
             NotMedia: it is neither MPEG-TS nor MP4, or cannot be decoded.
         """
-        yield from _checked(segment.seq, self._frames(segment, reader))
-
-    def _flushed(self) -> Iterator[Frame]:
-        for kind, decoder in self._decoders.items():
-            yield from self._decoded(kind, decoder, None)
-
-    def _frames(self, segment: Segment, reader: ChunkReader) -> Iterator[Frame]:
         if segment.gap or segment.restarted:
-            yield from self._flushed()
+            yield from self.flush()
             self.lost(restarted=segment.restarted)
         self._gap += segment.gap
         head = bytes(reader.head)
@@ -265,16 +261,17 @@ class Decoding:
             reader.prepend(_NULL_PACKETS)
         elif kind is Container.FMP4:
             reader.guard(guard)
-        try:
-            container = open_segment(reader, kind, _options(kind, head))
-        except NotMedia as error:
-            if reader.failure is not None:
-                return  # the caller raises that
-            raise NotMedia(f"segment {segment.seq} cannot be read: {error}") from error
-        self._init = guard.init
-        self._seq = segment.seq
-        with container:
-            yield from self._demuxed(container, reader)
+        with _decoding(segment.seq):
+            try:
+                container = open_segment(reader, kind, _options(kind, head))
+            except NotMedia as error:
+                if reader.failure is not None:
+                    return  # the caller raises that
+                raise NotMedia(f"segment {segment.seq} cannot be read: {error}") from error
+            self._init = guard.init
+            self._seq = segment.seq
+            with container:
+                yield from self._demuxed(container, reader)
 
     def _demuxed(self, container: Any, reader: ChunkReader) -> Iterator[Frame]:
         from av.error import FFmpegError
@@ -309,8 +306,7 @@ class Decoding:
 
     def _packet(self, packet: Packet[Stream], stream: Stream, reader: ChunkReader) -> Iterator[Frame]:
         kind, context = stream.type, stream.codec_context
-        # In MPEG-TS, parameters come within the stream, and decoders expect them to change there.
-        is_in_band = stream.container.format.name == "mpegts"
+        is_in_band = is_mpegts(stream)
         set_up = (context.codec.canonical_name, None if is_in_band else context.extradata)
         if self._set_up.get(kind) != set_up:
             if kind in self._decoders:
@@ -376,10 +372,11 @@ class Decoding:
         return Frame(cast(Any, kind), data, array, captured_at, self._seq, time_s, gap, restarted)
 
 
-def _checked(seq: int, frames: Iterator[Frame]) -> Iterator[Frame]:
-    """Frames, with one error for all that PyAV and numpy raise for damaged media."""
+@contextmanager
+def _decoding(seq: int) -> Iterator[None]:
+    """Turn all that PyAV and numpy raise for damaged media into one error."""
     try:
-        yield from frames
+        yield
     except TrickleError:
         raise
     except Exception as error:
@@ -431,9 +428,7 @@ def _template(stream: Stream, head: bytes) -> Stream:
     Args:
         head: of a segment in MPEG-TS, whose streams are probed: only their packets hold their parameters.
     """
-    import av
-
     if not head:
         return copied(stream)
-    with av.open(io.BytesIO(head), "r", format="mpegts") as probed:
+    with open_segment(io.BytesIO(head), Container.MPEGTS) as probed:
         return copied(next(one for one in probed.streams if one.type == stream.type))

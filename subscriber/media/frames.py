@@ -32,7 +32,7 @@ from anyio import from_thread, to_thread
 
 from tricklecast.subscriber.client import ReaderOptions, Subscriber
 from tricklecast.subscriber.core import AnyStart, OnLag, Start
-from tricklecast.subscriber.events import SubscriberEvent
+from tricklecast.subscriber.events import LOGGER, SubscriberEvent
 from tricklecast.subscriber.media.decoding import (
     ChunkReader,
     Decoding,
@@ -57,8 +57,6 @@ else:
     from typing import TypeVar
 
     Item = TypeVar("Item")
-
-logger = logging.getLogger("tricklecast.subscriber")
 
 FRAMES_AHEAD: Final = 4
 """Decoded frames that may wait for the program."""
@@ -203,7 +201,7 @@ def frames(
             subscriber.setdefault("on_lag", OnLag.EARLIEST)
     subscribe = partial(Subscriber, url, on_event=on_event, **subscriber)
     channel = subscribe(start=start).url.channel  # raises what is wrong with the arguments
-    reporter = Reporter[SoftwareDecoding | PicturesDropped](logger, channel, on_event)
+    reporter = Reporter[SoftwareDecoding | PicturesDropped](LOGGER, channel, on_event)
     decoding = Decoding(
         kinds,
         {kind for kind, wanted in (("video", video), ("audio", audio)) if wanted == "packets"},
@@ -387,7 +385,7 @@ class FrameReader(Generic[Item]):
         took_s = perf_counter() - self._given_at
         if not self._has_turned and took_s > BLOCKED_S and not self.has_warned:
             self.has_warned = True
-            logger.warning(
+            LOGGER.warning(
                 "the program kept the event loop for %.2f s between two frames, and held up all else that runs there, "
                 "the reader too; call what computes in a thread: await anyio.to_thread.run_sync(model, frame.array)",
                 took_s,
@@ -482,11 +480,11 @@ class FrameReader(Generic[Item]):
         except NotMedia as error:
             if self._counts.segments == self._counts.unreadable + 1:
                 raise
-            logger.warning("%s; going on with the next one", error)
+            LOGGER.warning("%s; going on with the next one", error)
             self._counts.unreadable += 1
             is_lost = True
         if count := self._counts.damaged - damaged:
-            logger.warning("segment %d: %d packets could not be decoded", segment.seq, count)
+            LOGGER.warning("segment %d: %d packets could not be decoded", segment.seq, count)
         if segment.truncated is not None or segment.broken is not None:
             is_skipped = segment.truncated == "skipped"
             self._counts.missed += is_skipped

@@ -20,7 +20,7 @@ from typing import TYPE_CHECKING, Any, BinaryIO, Final, NamedTuple, Protocol, Ty
 
 import anyio
 
-from tricklecast.subscriber.media.opening import NotMedia, open_segment
+from tricklecast.subscriber.media.opening import NotMedia, is_mpegts, open_segment
 from tricklecast.subscriber.sinks import OneAtATime, Output, SinkFailed, check_path
 from tricklecast.trickle.amounts import count
 from tricklecast.trickle.errors import InvalidInput, TrickleError
@@ -90,11 +90,6 @@ class DemuxedSegment:
     name: str
 
 
-def _is_mpegts(stream: Stream) -> bool:
-    """Whether the decoder's parameters come within the stream, and times have 33 bits."""
-    return stream.container.format.name == "mpegts"
-
-
 def _tracks(container: InputContainer) -> dict[Slot, Track]:
     tracks: dict[Slot, Track] = {}
     numbers: Counter[str] = Counter()
@@ -114,7 +109,7 @@ def _shape(stream: Stream, context: Any) -> tuple[object, ...] | None:
         size = (context.width, context.height)
     elif stream.type == "audio":
         size = (context.sample_rate, context.channels)
-    return (*size, None if _is_mpegts(stream) else bytes(context.extradata or b"")) if all(size) else None
+    return (*size, None if is_mpegts(stream) else bytes(context.extradata or b"")) if all(size) else None
 
 
 def _packets(container: InputContainer, tracks: Mapping[Slot, Track], *, whole: bool) -> _Packets:
@@ -239,7 +234,7 @@ class File:
             self._streams[slot] = copied(track.stream, self._muxer, is_opaque=True)
             if parameters and slot in parameters:
                 self._streams[slot].codec_context.extradata = parameters[slot]
-            if track.codec in _FILTERS and _is_mpegts(track.stream):
+            if track.codec in _FILTERS and is_mpegts(track.stream):
                 self._filters[slot] = BitStreamFilterContext(_FILTERS[track.codec], track.stream)
         if not self._streams:
             codecs = ", ".join(self.left_out.values())
@@ -608,12 +603,8 @@ class Part(Protocol):
         """Whether the channel began anew with it."""
 
     @property
-    def truncated(self) -> str | None:
-        """Why it is not whole, as the server said."""
-
-    @property
-    def broken(self) -> Exception | None:
-        """Why the rest of it could not be read."""
+    def complete(self) -> bool:
+        """Whether it was read to its end, and is whole."""
 
 
 class JoinedFile(Output):
@@ -664,7 +655,7 @@ class JoinedFile(Output):
         """
         segment = self._segment
         assert segment is not None
-        await self._threads.run(self._add, segment.truncated is None and segment.broken is None)
+        await self._threads.run(self._add, segment.complete)
 
     async def __aexit__(self, *exc_info: object) -> None:
         """Finish the file, whatever ended the run; the segment under way is in it as far as it came."""

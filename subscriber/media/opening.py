@@ -11,6 +11,7 @@ from tricklecast.trickle.pyav import reason
 
 if TYPE_CHECKING:
     from av.container import InputContainer
+    from av.stream import Stream
 
 FORMATS: Final = {Container.MPEGTS: "mpegts", Container.FMP4: "mp4"}
 """libavformat's names of the containers."""
@@ -40,3 +41,8 @@ def open_segment(file: object, kind: Container, options: Mapping[str, str] | Non
         return cast("InputContainer", av.open(cast(Any, file), "r", format=FORMATS[kind], options=dict(options or {})))
     except (FFmpegError, OSError, ValueError) as error:
         raise NotMedia(reason(error)) from error
+
+
+def is_mpegts(stream: Stream) -> bool:
+    """Whether the decoder's parameters come within the stream, where decoders expect them to change."""
+    return stream.container.format.name == "mpegts"

@@ -7,8 +7,8 @@ is the URL: a stream key on the command line could be seen by all users of the m
 from __future__ import annotations
 
 import sys
-from collections.abc import Callable
-from typing import TYPE_CHECKING, Any, BinaryIO, Final, cast
+from types import SimpleNamespace
+from typing import TYPE_CHECKING, Any, Final, cast
 
 from tricklecast.trickle.pyav import reason
 
@@ -23,30 +23,25 @@ SEND_S: Final = 10.0
 _PROBE: Final = {"probesize": "32", "analyzeduration": "0"}
 """The head of Matroska says all: no packet is waited for."""
 
-
 _LIVE: Final = {"flvflags": "no_duration_filesize"}
 """A stream has no head to which one could go back at its end."""
 
 
-class Pipe:
-    """A stream of bytes that gives what is there, where ``read`` would wait for as much as was asked for."""
+def send(url: str, source: object) -> None:
+    """Send the first picture track and the first sound track that RTMP takes, until the input ends.
 
-    def __init__(self, file: BinaryIO) -> None:
-        self.read: Callable[[int], bytes] = cast(Any, file).read1
-
-
-def send(url: str, source: Pipe, format_: str = "flv") -> None:
-    """Send the first picture track and the first sound track that the format takes, until the input ends.
+    Args:
+        source: its ``read`` gives Matroska.
 
     Raises:
         FFmpegError: the server cannot be reached, refuses the stream, or breaks it off.
-        ValueError: the format takes none of the streams.
+        ValueError: RTMP takes none of the streams.
     """
     import av
 
     with (
         av.open(cast(Any, source), "r", format="matroska", options=_PROBE) as incoming,
-        av.open(url, "w", format=format_, container_options=_LIVE, timeout=(OPEN_S, SEND_S)) as outgoing,
+        av.open(url, "w", format="flv", container_options=_LIVE, timeout=(OPEN_S, SEND_S)) as outgoing,
     ):
         copies: dict[int, Stream] = {}
         for stream in (*incoming.streams.video[:1], *incoming.streams.audio[:1]):
@@ -73,7 +68,8 @@ def main() -> None:
     av.logging.restore_default_callback()  # what the server says about a refusal, on standard error
     url = sys.stdin.buffer.readline().decode().strip()
     try:
-        send(url, Pipe(sys.stdin.buffer))
+        # read() would wait for as many bytes as were asked for; read1() gives those that are there.
+        send(url, SimpleNamespace(read=cast(Any, sys.stdin.buffer).read1))
     except (av.error.FFmpegError, OSError, ValueError) as error:
         sys.stderr.write(f"{reason(error)}\n")
         sys.exit(1)

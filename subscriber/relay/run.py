@@ -25,7 +25,7 @@ from anyio import to_thread
 
 from tricklecast.subscriber.client import Subscriber
 from tricklecast.subscriber.core import OnLag
-from tricklecast.subscriber.events import Gap, Restarted, SegmentBroken, SegmentTruncated, SubscriberEvent
+from tricklecast.subscriber.events import Loss, SubscriberEvent
 from tricklecast.subscriber.relay.outflow import Outflow, Piece
 from tricklecast.subscriber.relay.target import ConnectionBroke, Push, Target
 from tricklecast.trickle.amounts import count, rate, size
@@ -72,7 +72,7 @@ class _Waiting:
     follows: bool
 
 
-async def run(request: Request, screen: Screen | None = None, *, rng: Random | None = None) -> bool:
+async def run(request: Request, screen: Screen | None = None) -> bool:
     """Push a channel until it ends.
 
     Returns:
@@ -82,14 +82,14 @@ async def run(request: Request, screen: Screen | None = None, *, rng: Random | N
         TrickleError: the channel cannot be read, or the target cannot be reached for too long.
     """
     need_pyav()
-    return await _Relay(request, screen or Screen(), rng or Random()).run()
+    return await _Relay(request, screen or Screen()).run()
 
 
 class _Relay:
-    def __init__(self, request: Request, screen: Screen, rng: Random) -> None:
+    def __init__(self, request: Request, screen: Screen) -> None:
         self._request = request
         self._screen = screen
-        self._rng = rng
+        self._rng = Random()
         self._queue: deque[_Waiting] = deque()
         self._queued = 0  # bytes
         self._changed = Notifier()
@@ -137,14 +137,13 @@ class _Relay:
         async with subscriber:
             async for segment in subscriber:
                 data = await segment.read()
-                is_whole = segment.truncated is None and segment.broken is None
-                self._add(_Waiting(segment.seq, data, is_whole, not segment.gap and not segment.restarted))
+                self._add(_Waiting(segment.seq, data, segment.complete, not segment.gap and not segment.restarted))
         self._is_over = True
         self._changed.notify()
         await anyio.sleep_forever()  # the sender ends the run
 
     def _on_event(self, event: SubscriberEvent) -> None:
-        if isinstance(event, Gap | Restarted | SegmentTruncated | SegmentBroken):
+        if isinstance(event, Loss):
             self._is_whole = False
             self._screen.say(f"warning: {event}")
 

@@ -12,7 +12,6 @@ import threading
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
-from random import Random
 
 import pytest
 
@@ -69,7 +68,7 @@ def relayed(url: str, target: Target | str, **options: float) -> tuple[bool, str
     where = Target.parse(target) if isinstance(target, str) else target
 
     async def main() -> bool:
-        return await run(Request(url, where, start="0", **options), Screen(said), rng=Random(1))  # type: ignore[arg-type]
+        return await run(Request(url, where, start="0", **options), Screen(said))  # type: ignore[arg-type]
 
     return in_loop(main), said.getvalue()
 
@@ -196,7 +195,7 @@ def test_a_target_that_stays_away_is_given_up(server: LocalServer, film: Path) -
     said = io.StringIO()
 
     async def main() -> None:
-        relay = _Relay(Request(url, target, start="0", reconnect_for_s=0.01), Screen(said), Random(1))
+        relay = _Relay(Request(url, target, start="0", reconnect_for_s=0.01), Screen(said))
         relay._was_good = True  # the connection before was good
         await relay.run()
 
@@ -206,7 +205,7 @@ def test_a_target_that_stays_away_is_given_up(server: LocalServer, film: Path) -
 
 def test_a_target_that_is_too_slow_loses_the_oldest(monkeypatch: pytest.MonkeyPatch) -> None:
     """A bounded number of segments waits, and of bytes; one segment may be larger than that."""
-    relay = _Relay(Request("http://h/c", Target.parse("rtmp://h/a/k")), Screen(io.StringIO()), Random(1))
+    relay = _Relay(Request("http://h/c", Target.parse("rtmp://h/a/k")), Screen(io.StringIO()))
     for seq in range(relays.QUEUE_SEGMENTS + 3):
         relay._add(_Waiting(seq, b"x", True, True))
     assert [waiting.seq for waiting in relay._queue] == list(range(3, relays.QUEUE_SEGMENTS + 3))
