@@ -21,7 +21,7 @@ from functools import cache
 from itertools import pairwise
 from typing import TYPE_CHECKING, Final, TypeAlias, cast
 
-from tricklecast.subscriber.media.opening import FORMATS, NotMedia, is_mpegts, open_segment
+from tricklecast.subscriber.media.opening import FORMATS, NotMedia, h264_units, is_mpegts, open_segment
 from tricklecast.trickle.errors import needs
 from tricklecast.trickle.media.clock import read_clock, read_prft, read_temi
 from tricklecast.trickle.media.containers import (
@@ -500,7 +500,7 @@ def _has_parameters(packet: AnyPacket, codec: str) -> bool | None:
     if not is_mpegts(packet.stream):
         return bool(extradata)
     if codec == "h264":
-        return {_H264_SPS, _H264_PPS} <= _h264_units(packet)
+        return {_H264_SPS, _H264_PPS} <= _h264_kinds(packet)
     parts = BitStreamFilterContext("extract_extradata", packet.stream).filter(Packet(bytes(packet)))
     return any(part.has_sidedata("new_extradata") for part in parts)
 
@@ -526,7 +526,7 @@ class _FirstPicture:
             self._begins = packet.pts
             # The decoder holds pictures back until the last strip of them is fresh.
             is_h264 = self.stream.codec_context.name == "h264"
-            refreshes = is_h264 and packet.is_keyframe and _H264_IDR not in _h264_units(packet)
+            refreshes = is_h264 and packet.is_keyframe and _H264_IDR not in _h264_kinds(packet)
             self.picture = replace(self.picture, refreshes=refreshes)
         self._packets += 1
         try:
@@ -550,14 +550,9 @@ class _FirstPicture:
         return Picture(True, "", late_s, key, _clock(frame))
 
 
-def _h264_units(packet: AnyPacket) -> set[int]:
+def _h264_kinds(packet: AnyPacket) -> set[int]:
     """The types of the units in a packet of H.264 (ITU-T H.264, table 7-1)."""
-    from av import Packet
-    from av.bitstream import BitStreamFilterContext
-
-    start_codes = BitStreamFilterContext("h264_mp4toannexb", packet.stream)
-    data = b"".join(bytes(part) for part in start_codes.filter(Packet(bytes(packet))))
-    return {unit[0] & 0x1F for unit in data.split(b"\0\0\1")[1:] if unit}
+    return {unit[0] & 31 for unit in h264_units(packet)}
 
 
 def _clock(frame: VideoFrame) -> int | None:

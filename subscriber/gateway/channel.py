@@ -20,6 +20,7 @@ from tricklecast.subscriber.gateway.sound import RATE, Sound
 from tricklecast.subscriber.gateway.viewer import Viewer
 from tricklecast.subscriber.media.frame import Frame
 from tricklecast.subscriber.media.frames import FrameReader, frames
+from tricklecast.subscriber.media.opening import h264_units
 from tricklecast.trickle.errors import TrickleError
 from tricklecast.trickle.pyav import codec_name
 from tricklecast.trickle.terminal import Credentials
@@ -123,10 +124,15 @@ class Channel:
             self._known.set()
 
     def _show(self, packet: Packet[Any], time_s: float, *, is_live: bool) -> None:
+        from av.error import FFmpegError
+
         codec = codec_name(packet.stream)
         if codec != "h264":
             raise CannotPass(f"its pictures are {codec}, and browsers take H.264: publish with --transcode")
-        picture = self._pictures.convert(bytes(packet), packet.stream.codec_context.extradata)
+        try:
+            picture = self._pictures.convert(h264_units(packet))
+        except FFmpegError:  # this packet is damaged
+            return
         if picture is None:
             return
         self._looked_at += 1

@@ -1,9 +1,9 @@
 """H.264 as browsers take it over WebRTC: Annex B, parameter sets before each key picture, no B-pictures.
 
 A container holds a picture as units (NAL units). MPEG-TS puts a start code before each (Annex B) and repeats the
-parameter sets in the stream; MP4 puts a length before each and has the parameter sets in its init segment (``avcC``).
-RTP wants start codes here, since aiortc cuts at them, and a viewer that comes in the middle needs the parameter sets
-with the first key picture that it gets.
+parameter sets in the stream; MP4 puts a length before each and has the parameter sets in its init segment: libavcodec
+takes both apart. RTP wants start codes here, since aiortc cuts at them, and a viewer that comes in the middle needs the
+parameter sets with the first key picture that it gets.
 
 A browser shows the pictures of WebRTC in the order in which they come. A stream with B-pictures, which are sent in
 another order, would stutter without an error. So it is refused at its first B-picture.
@@ -11,14 +11,13 @@ another order, would stutter without an error. So it is refused at its first B-p
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import Final
 
 from tricklecast.trickle.errors import TrickleError
 
 START: Final = b"\x00\x00\x00\x01"
-_SHORT: Final = b"\x00\x00\x01"
 
 _SLICE: Final = 1
 _IDR: Final = 5
@@ -34,9 +33,6 @@ PROFILES: Final = {66: "Baseline", 77: "Main", 88: "Extended", 100: "High"}
 
 LOOKED_AT: Final = 8
 """Pictures after which a channel is known: B-pictures come in groups of up to three or so, and show among them."""
-
-MAX_UNITS: Final = 1024
-"""Units of a picture; a stream with more is damaged."""
 
 
 class CannotPass(TrickleError):
@@ -62,12 +58,8 @@ class Pictures:
     def __init__(self) -> None:
         self._sets: tuple[bytes, ...] = ()  # the parameter sets that came last
 
-    def convert(self, data: bytes, header: bytes | None) -> Picture | None:
-        """Convert a picture.
-
-        Args:
-            data: the picture as its container has it.
-            header: the stream's extradata; that of MP4 is an ``avcC``.
+    def convert(self, units: Iterable[bytes]) -> Picture | None:
+        """Convert a picture, of which these are the units.
 
         Returns:
             ``None`` if there is no picture in it.
@@ -75,14 +67,11 @@ class Pictures:
         Raises:
             CannotPass: browsers cannot show such a stream.
         """
-        length, known = _avcc(header or b"")
-        units = [unit for unit in (_by_length(data, length) if length else _by_start(data)) if _is_wanted(unit)]
+        units = [unit for unit in units if unit[0] & 31 not in (_DELIMITER, _FILLER)]
         kinds = [unit[0] & 31 for unit in units]
         sets = tuple(unit for unit, kind in zip(units, kinds, strict=True) if kind in (_SPS, _PPS))
         if _SPS in kinds:
             self._sets = sets
-        elif not self._sets:
-            self._sets = known
         for unit in self._sets:
             if unit[0] & 31 == _SPS:
                 _check_profile(unit)
@@ -95,44 +84,6 @@ class Pictures:
         if is_key and _SPS not in kinds:
             units = [*self._sets, *units]
         return Picture(b"".join(START + unit for unit in units), is_key and bool(self._sets))
-
-
-def _avcc(header: bytes) -> tuple[int, tuple[bytes, ...]]:
-    """The bytes of a unit's length, and the parameter sets, of an ``avcC``; 0 and none if the header is another one."""
-    if len(header) < 7 or header[0] != 1:
-        return 0, ()
-    sets: list[bytes] = []
-    at = 5
-    for mask in (31, 255):  # SPS, then PPS
-        if at >= len(header):
-            break
-        count, at = header[at] & mask, at + 1
-        for _ in range(count):
-            size = int.from_bytes(header[at : at + 2])
-            sets.append(header[at + 2 : at + 2 + size])
-            at += 2 + size
-    return (header[4] & 3) + 1, tuple(one for one in sets if one)
-
-
-def _by_length(data: bytes, length: int) -> Iterator[bytes]:
-    at = 0
-    for _ in range(MAX_UNITS):
-        size = int.from_bytes(data[at : at + length])
-        at += length
-        if not size or at + size > len(data):
-            return
-        yield data[at : at + size]
-        at += size
-
-
-def _by_start(data: bytes) -> Iterator[bytes]:
-    # A unit never ends with a zero byte: such bytes belong to the start code behind it.
-    for unit in data.split(_SHORT, MAX_UNITS)[1:]:
-        yield unit.rstrip(b"\x00")
-
-
-def _is_wanted(unit: bytes) -> bool:
-    return bool(unit) and unit[0] & 31 not in (_DELIMITER, _FILLER)
 
 
 def _check_profile(sps: bytes) -> None:

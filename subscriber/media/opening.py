@@ -1,4 +1,4 @@
-"""Opens a segment with PyAV: for frames, for joined files and for ``check``."""
+"""Opens a segment with PyAV, and tells how its packets are made: for frames, joined files, ``check`` and WebRTC."""
 
 from __future__ import annotations
 
@@ -10,11 +10,15 @@ from tricklecast.trickle.media.containers import Container
 from tricklecast.trickle.pyav import reason
 
 if TYPE_CHECKING:
+    from av import Packet
     from av.container import InputContainer
     from av.stream import Stream
 
 FORMATS: Final = {Container.MPEGTS: "mpegts", Container.FMP4: "mp4"}
 """libavformat's names of the containers."""
+
+MAX_UNITS: Final = 1024
+"""Units of a picture; a stream with more is damaged."""
 
 
 class NotMedia(TrickleError):
@@ -46,3 +50,18 @@ def open_segment(file: object, kind: Container, options: Mapping[str, str] | Non
 def is_mpegts(stream: Stream) -> bool:
     """Whether the decoder's parameters come within the stream, where decoders expect them to change."""
     return stream.container.format.name == "mpegts"
+
+
+def h264_units(packet: Packet[Any]) -> list[bytes]:
+    """Take a packet of H.264 apart (NAL units). A key picture of MP4 gets the parameter sets of its init segment.
+
+    Raises:
+        FFmpegError: it is damaged.
+    """
+    from av import Packet
+    from av.bitstream import BitStreamFilterContext
+
+    start_codes = BitStreamFilterContext("h264_mp4toannexb", packet.stream)
+    data = b"".join(map(bytes, start_codes.filter(Packet(bytes(packet)))))
+    # A unit never ends with a zero byte: such bytes belong to the start code behind it.
+    return [unit for part in data.split(b"\0\0\1", MAX_UNITS)[1:] if (unit := part.rstrip(b"\0"))]

@@ -2,15 +2,18 @@
 
 from __future__ import annotations
 
-import struct
+from collections.abc import Iterator
+from contextlib import suppress
 from itertools import islice
-from pathlib import Path
+from typing import Any
 
 import av
 import pytest
+from av.error import FFmpegError
 
 from tests.publisher.media.clips import make_clip
-from tricklecast.subscriber.gateway.pictures import LOOKED_AT, MAX_UNITS, START, CannotPass, Pictures
+from tricklecast.subscriber.gateway.pictures import LOOKED_AT, START, CannotPass, Pictures
+from tricklecast.subscriber.media.opening import MAX_UNITS, h264_units
 
 SPS = b"\x67\x42\x00\x1f\x01"
 PPS = b"\x68\xce\x01"
@@ -24,57 +27,58 @@ def annex_b(*units: bytes) -> bytes:
     return b"".join(START + unit for unit in units)
 
 
-def lengths(*units: bytes) -> bytes:
-    """Units as MP4 has them."""
-    return b"".join(struct.pack(">I", len(unit)) + unit for unit in units)
+@pytest.fixture(scope="module", params=["clip.mp4", "clip.ts"])
+def packets(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Iterator[list[Any]]:
+    """The first pictures of a clip, which has two B-pictures between others."""
+    with av.open(str(make_clip(tmp_path_factory.mktemp("clip") / request.param, audio=None))) as clip:
+        yield list(islice(clip.demux(video=0), LOOKED_AT))
 
 
-AVCC = b"\x01\x42\x00\x1f\xff\xe1" + struct.pack(">H", len(SPS)) + SPS + b"\x01" + struct.pack(">H", len(PPS)) + PPS
+def test_a_key_picture_has_its_parameter_sets_in_any_container(packets: list[Any]) -> None:
+    """Other pictures have theirs alone."""
+    first, second = (h264_units(packet) for packet in packets[:2])
+    assert {7, 8, 5} <= {unit[0] & 31 for unit in first}
+    assert not {7, 8} & {unit[0] & 31 for unit in second}
+    picture = Pictures().convert(first)
+    assert picture is not None
+    assert picture.is_key
+    assert sum(map(len, second)) <= packets[1].size
 
 
-def test_a_key_picture_of_mp4_gets_start_codes_and_the_parameter_sets_of_the_header() -> None:
-    """Other pictures get start codes alone."""
-    pictures = Pictures()
-    first = pictures.convert(lengths(KEY), AVCC)
-    assert first is not None
-    assert (first.data, first.is_key) == (annex_b(SPS, PPS, KEY), True)
-    second = pictures.convert(lengths(P), AVCC)
-    assert second is not None
-    assert (second.data, second.is_key) == (annex_b(P), False)
+@pytest.mark.parametrize("damage", [b"\xff" * 20, b"\x00" * 9, (START + b"\x06\x01") * 2 * MAX_UNITS])
+def test_damaged_packets_are_refused_or_have_few_units(packets: list[Any], damage: bytes) -> None:
+    """What cannot be taken apart takes no time."""
+    packet: av.Packet[Any] = av.Packet(damage)
+    packet.stream = packets[0].stream
+    with suppress(FFmpegError):
+        assert len(h264_units(packet)) <= MAX_UNITS
 
 
 def test_a_key_picture_without_parameter_sets_gets_those_that_came_last() -> None:
     """In MPEG-TS they come with the stream; delimiters and padding are left out."""
     pictures = Pictures()
-    assert pictures.convert(annex_b(b"\x09\xf0", SPS, PPS, KEY, b"\x0c\xff\x80"), None) is not None
-    again = pictures.convert(annex_b(KEY), b"")
+    assert pictures.convert([b"\x09\xf0", SPS, PPS, KEY, b"\x0c\xff\x80"]) is not None
+    again = pictures.convert([KEY])
     assert again is not None
     assert again.data == annex_b(SPS, PPS, KEY)
 
 
 def test_nobody_can_begin_without_parameter_sets() -> None:
     """A key picture without them is passed on, and is no beginning."""
-    picture = Pictures().convert(annex_b(KEY), None)
+    picture = Pictures().convert([KEY])
     assert picture is not None
     assert not picture.is_key
 
 
-@pytest.mark.parametrize("data", [b"", b"\x00", annex_b(SPS, PPS), annex_b(b"\x06\x01"), START * 10])
-def test_what_has_no_picture_is_none(data: bytes) -> None:
+@pytest.mark.parametrize("units", [[], [SPS, PPS], [b"\x06\x01"]])
+def test_what_has_no_picture_is_none(units: list[bytes]) -> None:
     """Parameter sets alone, remarks (SEI) alone, and nothing."""
-    assert Pictures().convert(data, None) is None
-
-
-@pytest.mark.parametrize("header", [AVCC[:7], AVCC[:12], AVCC, b"\x01" * 8])
-@pytest.mark.parametrize("data", [b"\xff" * 20, lengths(KEY)[:-2], b"\x00" * 9, lengths(*[b"\x06\x01"] * MAX_UNITS, P)])
-def test_damaged_lengths_are_no_pictures(data: bytes, header: bytes) -> None:
-    """What cannot be taken apart is left out, and takes no time."""
-    assert Pictures().convert(data, header) is None
+    assert Pictures().convert(units) is None
 
 
 def test_a_picture_whose_slice_is_cut_off_is_passed_on() -> None:
     """It is damaged, and a decoder conceals that."""
-    picture = Pictures().convert(annex_b(b"\x41", P), None)
+    picture = Pictures().convert([b"\x41", P])
     assert picture is not None
     assert picture.data == annex_b(b"\x41", P)
 
@@ -82,23 +86,18 @@ def test_a_picture_whose_slice_is_cut_off_is_passed_on() -> None:
 def test_b_pictures_are_refused() -> None:
     """The line says what to do."""
     with pytest.raises(CannotPass, match=r"B-pictures.*--transcode"):
-        Pictures().convert(annex_b(B), None)
+        Pictures().convert([B])
 
 
 def test_profiles_that_browsers_lack_are_refused() -> None:
     """High 10 (110) has ten bits."""
     with pytest.raises(CannotPass, match="profile 110"):
-        Pictures().convert(annex_b(b"\x67\x6e\x00\x1f", PPS, KEY), None)
+        Pictures().convert([b"\x67\x6e\x00\x1f", PPS, KEY])
 
 
-@pytest.mark.parametrize("name", ["clip.mp4", "clip.ts"])
-def test_an_encoders_b_pictures_are_seen(tmp_path: Path, name: str) -> None:
-    """Within the first eight pictures of a clip that has two of them between others."""
+def test_an_encoders_b_pictures_are_seen(packets: list[Any]) -> None:
+    """Within the first eight pictures."""
     pictures = Pictures()
-    with av.open(str(make_clip(tmp_path / name, audio=None))) as clip:
-        first = [
-            (bytes(packet), packet.stream.codec_context.extradata) for packet in islice(clip.demux(video=0), LOOKED_AT)
-        ]
-    assert pictures.convert(*first[0]) is not None
+    assert pictures.convert(h264_units(packets[0])) is not None
     with pytest.raises(CannotPass, match="B-pictures"):
-        any(pictures.convert(*picture) is None for picture in first)
+        any(pictures.convert(h264_units(packet)) is None for packet in packets)
