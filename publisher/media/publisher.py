@@ -108,6 +108,12 @@ class _Item:
     captured_us: int
     pts: int | None = None
     time_base: Fraction | None = None
+    is_packet: bool = False  # encoded already
+
+    @property
+    def is_picture(self) -> bool:
+        """Whether it is a picture that is still to be encoded."""
+        return self.kind == "video" and not self.is_packet
 
 
 class TargetOptions(WriterOptions, total=False):
@@ -290,31 +296,30 @@ class MediaPublisher:
             raise InvalidInput(f"{self._pipeline.segmenter.container.name} cannot carry such a packet ({codec})")
         if packet.size:  # the empty packet at the end of a file is for decoders
             self._pipeline.announce(stream)
-            await self._add(_Item(stream.type, packet, _unix_us(captured_at)))
+            await self._add(_Item(stream.type, packet, _unix_us(captured_at), is_packet=True))
 
     async def _add(self, item: _Item) -> None:
         self._check()
-        is_picture = item.kind == "video" and not hasattr(item.data, "stream_index")
-        if is_picture and self._drops:
+        if item.is_picture and self._drops:
             with anyio.move_on_after(ROOM_S):
-                await self._room(is_picture=True)
+                await self._room(item)
             while len(pictures := self._pictures()) >= PICTURES_AHEAD:
                 self._waiting.remove(pictures[0])
                 self._dropped += 1
                 level = logging.DEBUG if self._dropped > 1 else logging.WARNING
                 self._report.report(FramesDropped(self._dropped), level)
-        await self._room(is_picture=is_picture)
+        await self._room(item)
         self._waiting.append(item)
         self._taken += 1
         self._changed.notify()
 
-    async def _room(self, *, is_picture: bool) -> None:
-        while len(self._waiting) >= ITEMS_AHEAD or (is_picture and len(self._pictures()) >= PICTURES_AHEAD):
+    async def _room(self, item: _Item) -> None:
+        while len(self._waiting) >= ITEMS_AHEAD or (item.is_picture and len(self._pictures()) >= PICTURES_AHEAD):
             await self._changed.wait()
             self._check()
 
     def _pictures(self) -> list[_Item]:
-        return [waiting for waiting in self._waiting if waiting.kind == "video"]
+        return [waiting for waiting in self._waiting if waiting.is_picture]
 
     def _check(self) -> None:
         if self._error is not None:
@@ -389,7 +394,7 @@ class _Pipeline:
         if self._first_us is None:
             self._first_us = item.captured_us
         try:
-            steps = self._resized(item) if item.kind == "video" and not hasattr(item.data, "stream_index") else []
+            steps = self._resized(item) if item.is_picture else []
             for packet in self._packets(item):
                 self._held.append((item.kind, packet))
             is_late = item.captured_us - self._first_us >= START_S * 1_000_000 or len(self._held) >= ITEMS_AHEAD
@@ -433,7 +438,7 @@ class _Pipeline:
 
     def _packets(self, item: _Item) -> list[Packet[Stream]]:
         data = item.data
-        if hasattr(data, "stream_index"):
+        if item.is_packet:
             self._take(item.kind, self._announced[item.kind][1])
             data.opaque = item.captured_us
             return [data]
