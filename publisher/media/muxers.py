@@ -12,6 +12,7 @@ Numbers of sections refer to ISO/IEC 13818-1 (MPEG-TS) and ISO/IEC 14496-12 (MP4
 from __future__ import annotations
 
 import io
+import re
 import struct
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import suppress
@@ -189,17 +190,17 @@ class _TsMuxer:
             self._needs_tables, self._time = True, None
         if times.captured_us is not None:
             self._time = temi_packet(self._pids[self._lead], times.captured_us)
-        bitstream = None if _describes_itself(self._streams[track], packet) else self._filters[track]
-        data = b""
-        if self._pids[track] in self._cues:
+        pid, data = self._pids[track], b""
+        if pid in self._cues:
             shift = 0 if packet.pts is None else times.pts - ticks(packet.pts, packet.time_base)
             self._tables = self._tables or self._tables_with(track, packet)
-            return self._edited(track, _section_packets(self._pids[track], _moved_cue(bytes(packet), shift)))
+            return self._edited(track, _section_packets(pid, _moved_cue(bytes(packet), shift)))
         if packet.is_corrupt:
-            self._damaged.add(self._pids[track])
-        if self._pids[track] in self._texts:
+            self._damaged.add(pid)
+        if pid in self._texts:
             self._tables = self._tables or self._tables_with(track, packet)
-            return self._edited(track, _text_packets(self._pids[track], times.pts, bytes(packet)))
+            return self._edited(track, _text_packets(pid, times.pts, bytes(packet)))
+        bitstream = None if _describes_itself(self._streams[track], packet) else self._filters[track]
         for part in [packet] if bitstream is None else bitstream.filter(packet):
             part.time_base = Fraction(1, CLOCK_HZ)
             part.pts, part.dts, part.duration = times.pts, times.dts, 0
@@ -276,15 +277,11 @@ def _describes_itself(stream: Stream, packet: Packet[Stream]) -> bool:
     codec = codec_name(stream)
     if codec not in _PICTURES or not packet.is_keyframe or (stream.codec_context.extradata or b"")[:1] == b"\1":
         return False
-    data = bytes(packet)
-    at = data.find(_START_CODE)
-    while 0 <= at < len(data) - 3:
-        unit = data[at + 3] & 0x1F if codec == "h264" else data[at + 3] >> 1 & 0x3F
-        if unit in _PICTURES[codec]:
-            return False
-        if unit == _PARAMETERS[codec]:
-            return True
-        at = data.find(_START_CODE, at + 3)
+    for found in re.finditer(_START_CODE + b"(?=(.))", bytes(packet), re.DOTALL):
+        head = found[1][0]
+        unit = head & 0x1F if codec == "h264" else head >> 1 & 0x3F
+        if unit == _PARAMETERS[codec] or unit in _PICTURES[codec]:
+            return unit == _PARAMETERS[codec]
     return False
 
 
@@ -820,16 +817,9 @@ def _trun(samples: Sequence[Sample], data_at: int) -> bytes:
 
 def length_prefixed(stream: bytes) -> bytes:
     """H.264 or HEVC as in MP4: a length of 32 bits before each unit, instead of Annex B's start codes."""
-    parts = []
-    start = stream.find(_START_CODE)
-    while start >= 0:
-        end = stream.find(_START_CODE, start + 3)
-        # Zeros before a start code belong to it, or pad; a unit itself never ends with one.
-        unit = stream[start + 3 : end if end >= 0 else len(stream)].rstrip(b"\0")
-        if unit:
-            parts += [len(unit).to_bytes(4), unit]
-        start = end
-    return b"".join(parts)
+    # Zeros before a start code belong to it, or pad; a unit itself never ends with one.
+    units = (part.rstrip(b"\0") for part in stream.split(_START_CODE)[1:])
+    return b"".join(len(unit).to_bytes(4) + unit for unit in units if unit)
 
 
 Container: TypeAlias = MpegTs | FragmentedMp4
