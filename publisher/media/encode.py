@@ -543,19 +543,16 @@ class Transcoder:
 
     Args:
         source: is closed with the transcoder.
-        encoding: of the streams that it has as a source.
+        encodings: how it is encoded: once for each of them; as a source it has the streams of the first.
         warn: is told, once, about every stream that is left out or damaged.
-        more: how it is encoded as well.
 
     Raises:
         InvalidInput: nothing of the source can be decoded, or PyAV cannot encode it; the source is closed.
     """
 
-    def __init__(
-        self, source: MediaSource, encoding: Encoding, warn: Callable[[str], None], *, more: Sequence[Encoding] = ()
-    ) -> None:
+    def __init__(self, source: MediaSource, encodings: Sequence[Encoding], warn: Callable[[str], None]) -> None:
         self._source = source
-        self._encodings = (encoding, *more)
+        self._encodings = encodings
         self._warn = warn
         self._damaged: set[int] = set()
         self._decoders: dict[int, CodecContext] = {}

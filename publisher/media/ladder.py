@@ -17,9 +17,10 @@ from __future__ import annotations
 import threading
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import replace
 from queue import Empty, Full, Queue
-from typing import TYPE_CHECKING, Final, cast
+from typing import TYPE_CHECKING, Final, TypeAlias, cast
 
 from tricklecast.publisher.media.encode import Encoding, Transcoder
 from tricklecast.publisher.media.inputs import Input, Opened
@@ -33,7 +34,8 @@ if TYPE_CHECKING:
     from av.stream import Stream
     from av.video.stream import VideoStream
 
-    Queued = Queue[tuple[int, Packet[Stream]] | OSError | None]
+    Item: TypeAlias = tuple[int, Packet[Stream]] | OSError | None
+    """A packet of a rung with the number of its stream; or the end, and why the input broke, if it did."""
 
 PACKETS: Final = 64
 """So many packets of a rung may wait: a second or so of pictures and sound."""
@@ -128,16 +130,15 @@ class SharedInput:
         opened = self.input.open(is_stopped, within_s=within_s)
         if opened.note:
             warn(opened.note)
-        first, *more = self._encodings
-        transcoder = Transcoder(opened.source, first, warn, more=more)
+        transcoder = Transcoder(opened.source, self._encodings, warn)
         try:
             self._check_sizes(transcoder)
         except InvalidInput:
             transcoder.close()
             raise
-        reading = self._reading = _Reading(transcoder, len(self._encodings), is_stopped, self._reading)
-        for number, rung in enumerate(self.rungs):
-            self._untaken[generation, number] = replace(opened, source=_View(reading, number, rung))
+        self._reading = _Reading(transcoder, self.rungs, is_stopped, self._reading)
+        for number, view in enumerate(self._reading.views):
+            self._untaken[generation, number] = replace(opened, source=view)
         self._generation = generation
 
     def _check_sizes(self, transcoder: Transcoder) -> None:
@@ -168,23 +169,28 @@ class _Reading:
         late: streams of the input that began too late. (The input may be asked in this thread only.)
     """
 
-    def __init__(self, transcoder: Transcoder, rungs: int, is_stopped: IsStopped, before: _Reading | None) -> None:
+    def __init__(
+        self, transcoder: Transcoder, rungs: Sequence[RungInput], is_stopped: IsStopped, before: _Reading | None
+    ) -> None:
         self.transcoder = transcoder
+        self.is_stopped = is_stopped
         self.clock_s = 0.0
+        self.late: Mapping[int, str] = {}
+        self.views = [_View(self, number, rung) for number, rung in enumerate(rungs)]
         self._before = before
         self._last_at = 0.0  # its last packet, in seconds (monotonic)
-        self.queues: list[Queued] = [Queue(PACKETS) for _ in range(rungs)]
-        self.late: Mapping[int, str] = {}
-        self._open = set(range(rungs))  # rungs that still use it
-        self._left = threading.Event()  # all have left it
-        self._is_stopped = is_stopped
+        self._left = threading.Event()  # no rung uses it any more
         self._thread = threading.Thread(target=self._run, name="tricklecast ladder", daemon=True)
         self._thread.start()
 
-    def leave(self, rung: int) -> None:
+    @property
+    def is_over(self) -> bool:
+        """Whether no packet comes any more."""
+        return self.is_stopped() or not self._thread.is_alive()
+
+    def leave(self) -> None:
         """A rung takes no more packets. With the last one the input is closed, and may be opened again."""
-        self._open.discard(rung)
-        if not self._open:
+        if not any(view.is_open for view in self.views):
             self._left.set()
             self._thread.join(CLOSE_S)
 
@@ -198,57 +204,57 @@ class _Reading:
                     self._before = None
                 if not rung and packet.is_keyframe and packet.stream.type == "video":
                     self.late = dict(self.transcoder.late())
-                self._put(rung, (track, packet))
-                if not self._open or self._is_stopped():
+                self.views[rung].put((track, packet))
+                if self._left.is_set() or self.is_stopped():
                     break
             self.late = dict(self.transcoder.late())
         except OSError as error:
             end = error
         finally:
-            for rung in range(len(self.queues)):
-                self._put(rung, end)
+            for view in self.views:
+                view.put(end)
             # Muxers of the rungs use its streams.
-            while not self._left.wait(POLL_S) and not self._is_stopped():
+            while not self._left.wait(POLL_S) and not self.is_stopped():
                 pass
             self._left.wait(CLOSE_S)
             self.transcoder.close()
 
-    def _put(self, rung: int, item: tuple[int, Packet[Stream]] | OSError | None) -> None:
-        while rung in self._open and not self._is_stopped():
-            try:
-                self.queues[rung].put(item, timeout=POLL_S)
-            except Full:
-                continue
-            return
-
-    def taken(self, rung: int) -> Iterator[tuple[int, Packet[Stream]]]:
-        """The packets of a rung."""
-        while True:
-            try:
-                item = self.queues[rung].get(timeout=POLL_S)
-            except Empty:
-                if self._is_stopped() or not self._thread.is_alive():
-                    return
-                continue
-            if item is None:
-                return
-            if isinstance(item, OSError):
-                raise item
-            yield item
-
 
 class _View:
-    """A generation of the input as one rung has it (:class:`~.source.MediaSource`)."""
+    """A generation of the input as one rung has it (:class:`~.source.MediaSource`).
+
+    Attributes:
+        is_open: the rung still uses it.
+    """
 
     def __init__(self, reading: _Reading, number: int, rung: RungInput) -> None:
+        self.is_open = True
         self._reading, self._number, self._rung = reading, number, rung
+        self._queue: Queue[Item] = Queue(PACKETS)
+
+    def put(self, item: Item) -> None:
+        """Wait until there is room for it, unless nobody takes it."""
+        while self.is_open and not self._reading.is_stopped():
+            with suppress(Full):
+                self._queue.put(item, timeout=POLL_S)
+                return
 
     @property
     def streams(self) -> Mapping[int, Stream]:
         return self._reading.transcoder.streams_of(self._number)
 
     def packets(self) -> Iterator[tuple[int, Packet[Stream]]]:
-        for item in self._reading.taken(self._number):
+        while True:
+            try:
+                item = self._queue.get(timeout=POLL_S)
+            except Empty:
+                if self._reading.is_over:
+                    return
+                continue
+            if item is None:
+                return
+            if isinstance(item, OSError):
+                raise item
             self._rung.clock_s = self._reading.clock_s
             yield item
 
@@ -256,7 +262,8 @@ class _View:
         return self._reading.late
 
     def close(self) -> None:
-        self._reading.leave(self._number)
+        self.is_open = False
+        self._reading.leave()
 
 
 class _Silent:

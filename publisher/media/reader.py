@@ -152,7 +152,7 @@ class MediaInput:
             self._warn(opened.note)
         if self._options.encoding is None:
             return opened
-        return replace(opened, source=Transcoder(opened.source, self._options.encoding, warn=self._warn))
+        return replace(opened, source=Transcoder(opened.source, [self._options.encoding], self._warn))
 
     def _steps(self, remuxer: Remuxer, opened: Opened | None) -> Iterator[Step]:
         played = 0

@@ -289,7 +289,7 @@ def test_text_stays_where_pictures_are_encoded_anew(tmp_path: Path) -> None:
     """Beside the same pictures, in each size of a ladder."""
     path = film(tmp_path / "film.mkv", tmp_path)
     encoding = Encoding(gop_s=1.0)
-    transcoder = Transcoder(open_media(str(path), "film"), encoding, print, more=[encoding])
+    transcoder = Transcoder(open_media(str(path), "film"), [encoding] * 2, print)
     segmenters = [Segmenter("fmp4"), Segmenter("fmp4")]
     steps: list[list[Step]] = [[], []]
     for rung, segmenter in enumerate(segmenters):

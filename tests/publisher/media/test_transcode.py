@@ -47,7 +47,7 @@ def transcoder(source: MediaSource | Path, warnings: list[str] | None = None, **
 
     if isinstance(source, Path):
         source = open_media(str(source), source.name)
-    return Transcoder(source, Encoding(**{"preset": "ultrafast", **options}), warn)
+    return Transcoder(source, [Encoding(**{"preset": "ultrafast", **options})], warn)
 
 
 def generated(options: str) -> TestSource:
