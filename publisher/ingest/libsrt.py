@@ -47,6 +47,9 @@ _READABLE: Final = 1
 
 MAX_STREAMID: Final = 512
 
+BACKLOG: Final = 16
+"""Callers that the library lets wait until they are accepted. It refuses more."""
+
 
 class SrtError(Exception):
     """The library says no; the message is its own."""
@@ -84,13 +87,10 @@ class SrtSocket:
         self._buffer = ctypes.create_string_buffer(PACKET_BYTES)
 
     @classmethod
-    def listening(
-        cls, host: str, port: int, *, backlog: int, passphrase: str, key_bytes: int, latency_ms: int
-    ) -> SrtSocket:
+    def listening(cls, host: str, port: int, *, passphrase: str, key_bytes: int, latency_ms: int) -> SrtSocket:
         """Listen.
 
         Args:
-            backlog: callers that have connected and are not accepted yet.
             passphrase: callers have to know it; empty: the media is not encrypted.
             key_bytes: of the encryption: 16, 24 or 32; 0: the caller chooses.
 
@@ -110,7 +110,7 @@ class SrtSocket:
             listener._set(_ENFORCED, 1)
             packed = _packed(family, address)
             listener._checked(listener._srt.srt_bind(listener._number, packed, len(packed)))
-            listener._checked(listener._srt.srt_listen(listener._number, backlog))
+            listener._checked(listener._srt.srt_listen(listener._number, BACKLOG))
         except SrtError as error:
             listener.close()
             raise InvalidInput(f"cannot listen on {host}:{port}: {error}") from None

@@ -42,11 +42,7 @@ _DISCONNECTED: Final = (anyio.EndOfStream, anyio.BrokenResourceError)
 
 
 class RtmpListener:
-    """Takes streams until it is cancelled.
-
-    Args:
-        max_streams: number of streams at a time; there may be :data:`MAX_PENDING` connections more.
-    """
+    """Takes streams until it is cancelled, ``max_streams`` at a time."""
 
     def __init__(self, listeners: Sequence[SocketListener], channels: Channels, *, max_streams: int, say: Say) -> None:
         self._listeners = listeners

@@ -13,6 +13,7 @@ from __future__ import annotations
 
 import traceback
 from collections.abc import Callable
+from functools import partial
 from typing import Final, TypeVar
 from urllib.parse import parse_qsl, urlsplit
 
@@ -31,9 +32,6 @@ SILENCE_S: Final = 10.0
 MAX_PENDING: Final = 16
 """Connections beside those that stream. More are closed at once."""
 
-BACKLOG: Final = 16
-"""Callers that libsrt lets wait until they are accepted. It refuses more."""
-
 LATENCY_MS: Final = 120
 """libsrt's own: packets that come later than that behind the first ones are lost."""
 
@@ -44,11 +42,7 @@ T = TypeVar("T")
 
 
 class SrtListener:
-    """Takes streams until it is cancelled.
-
-    Args:
-        max_streams: number of streams at a time; there may be :data:`MAX_PENDING` connections more.
-    """
+    """Takes streams until it is cancelled, ``max_streams`` at a time."""
 
     def __init__(self, listener: SrtSocket, channels: Channels, *, max_streams: int, say: Say) -> None:
         self._listener = listener
@@ -84,16 +78,9 @@ class SrtListener:
             raise InvalidInput("SRT's pbkeylen and latency are whole numbers") from None
         host, port = parts.hostname or "", parts.port or 0
 
-        def listening() -> SrtSocket:
-            return SrtSocket.listening(
-                host,
-                port,
-                backlog=BACKLOG,
-                passphrase=passphrase,
-                key_bytes=key_bytes,
-                latency_ms=latency_us // 1000,
-            )
-
+        listening = partial(
+            SrtSocket.listening, host, port, passphrase=passphrase, key_bytes=key_bytes, latency_ms=latency_us // 1000
+        )
         await to_thread.run_sync(check_port, url)
         listener = await to_thread.run_sync(listening)
         say(f"encoders stream to srt://{host or 'localhost'}:{port}?streamid=CHANNEL")

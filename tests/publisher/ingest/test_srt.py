@@ -180,13 +180,13 @@ def test_a_listener_that_is_closed_ends_what_waits(address: str) -> None:
     port = int(address.rpartition(":")[2])
 
     def listening() -> SrtSocket:
-        return SrtSocket.listening("127.0.0.1", port, backlog=1, passphrase="", key_bytes=0, latency_ms=120)
+        return SrtSocket.listening("127.0.0.1", port, passphrase="", key_bytes=0, latency_ms=120)
 
     listener = listening()
     with socket.socket(socket.AF_INET6, socket.SOCK_DGRAM) as taken:
         taken.bind(("::1", 0))
         with pytest.raises(InvalidInput, match="cannot listen on ::1"):
-            SrtSocket.listening("::1", taken.getsockname()[1], backlog=1, passphrase="", key_bytes=0, latency_ms=120)
+            SrtSocket.listening("::1", taken.getsockname()[1], passphrase="", key_bytes=0, latency_ms=120)
     listener.close()
     with pytest.raises(SrtError):
         listener.accept()
@@ -208,7 +208,7 @@ def test_a_port_that_is_in_use_is_a_plain_error(address: str) -> None:
 def test_messages_that_are_there_come_together(address: str) -> None:
     """Each batch takes a while: one message at a time would be slower than a stream, and most of it was lost."""
     port, srt = int(address.rpartition(":")[2]), library()
-    listener = SrtSocket.listening("127.0.0.1", port, backlog=1, passphrase="", key_bytes=0, latency_ms=120)
+    listener = SrtSocket.listening("127.0.0.1", port, passphrase="", key_bytes=0, latency_ms=120)
     with ThreadPoolExecutor(1) as thread, closing(listener):
         accepted = thread.submit(listener.accept)
         with calling(address, b"cam") as caller:
