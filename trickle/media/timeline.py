@@ -132,15 +132,9 @@ class _Track:
 
 
 class Timeline:
-    """Brings the timestamps of all streams onto one continuous 90 kHz time line without negative times.
+    """Brings the timestamps of all streams onto one continuous 90 kHz time line, as the module's head says.
 
-    A source that begins at :data:`LEAD` or later keeps its times; an earlier one is moved to :data:`LEAD`. Differences
-    between timestamps stay as they are, so that segments join without a seam. They change only
-
-    - where a source breaks the rules of containers: decoding times always increase, and no frame is shown before it is
-      decoded;
-    - where its clock jumps: back, or forward by more than :data:`MAX_JUMP`. The packets behind the jump are moved
-      behind the packets before it, by the same amount in all streams. A counter that wraps leaves no trace.
+    A source that begins at :data:`LEAD` or later keeps its times; an earlier one is moved to :data:`LEAD`.
 
     Args:
         begin: the time of the first packet, in ticks of 90 kHz, instead of its own.
