@@ -36,7 +36,7 @@ from concurrent.futures import Future, wait
 from functools import partial
 from threading import Lock, Thread, current_thread
 from types import TracebackType
-from typing import Generic, Literal, ParamSpec, Protocol, Self, TypedDict, TypeVar, Unpack
+from typing import Generic, Literal, ParamSpec, Self, TypedDict, TypeVar, Unpack
 
 import anyio
 from anyio.from_thread import BlockingPortal
@@ -203,25 +203,8 @@ def _event_loop() -> tuple[Thread, BlockingPortal]:
     return thread, started.result()
 
 
-class _Block(Protocol):
-    """What ``async with`` takes."""
-
-    async def __aenter__(self) -> object: ...
-
-    async def __aexit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None, /
-    ) -> None: ...
-
-
-class _AnyClient(_Block, Protocol):
-    """A client of a channel."""
-
-    @property
-    def url(self) -> ChannelURL: ...
-
-
-B = TypeVar("B", bound=_Block)
-C = TypeVar("C", bound=_AnyClient)
+B = TypeVar("B", publishing.SegmentWriter, publishing.JsonLines)
+C = TypeVar("C", tricklecast.Publisher, tricklecast.Subscriber, tricklecast.Channel)
 
 
 class _Writer(_Blocking, Generic[B]):
@@ -229,7 +212,7 @@ class _Writer(_Blocking, Generic[B]):
 
     def __init__(self, target: B, portal: BlockingPortal | None) -> None:
         super().__init__(portal)
-        self._target = target
+        self._target: B = target
 
     def __enter__(self) -> Self:
         self._call(self._target.__aenter__)
@@ -246,7 +229,7 @@ class _Client(_Blocking, Generic[C]):
 
     def __init__(self, target: C) -> None:
         super().__init__()
-        self._target = target
+        self._target: C = target
         self._thread: Thread | None = None
         self._closing = Lock()  # of two threads that close it, the second one waits
 

@@ -27,15 +27,10 @@ def as_json(url: str, judgement: Judgement) -> str:
 
     It is ASCII: names and messages come from the publisher, and a terminal must not obey them.
     """
-    return json.dumps(as_dict(url, judgement), ensure_ascii=True, allow_nan=False, indent=1) + "\n"
-
-
-def as_dict(url: str, judgement: Judgement) -> dict[str, Any]:
-    """The JSON object of a report."""
     run, limits = judgement.run, asdict(judgement.limits)
     given = sorted(limits.pop("given"))
     began_s = min((one.requested_s for one in run.segments), default=0.0)
-    return {
+    report = {
         "report": "tricklecast check",
         "version": VERSION,
         "url": redacted(url),
@@ -51,6 +46,7 @@ def as_dict(url: str, judgement: Judgement) -> dict[str, Any]:
         ],
         "segments": [_segment(one, began_s, judgement.lengths.get(one.number)) for one in run.segments],
     }
+    return json.dumps(report, ensure_ascii=True, allow_nan=False, indent=1) + "\n"
 
 
 def _segment(one: Received, began_s: float, length_s: float | None) -> dict[str, Any]:

@@ -26,7 +26,7 @@ from tests.support.waiting import WITHIN_S, until
 from tricklecast.app.cli import main
 from tricklecast.publisher import Publisher
 from tricklecast.subscriber.check.probe import Probe
-from tricklecast.subscriber.check.report import as_dict, as_json, print_report
+from tricklecast.subscriber.check.report import as_json, print_report
 from tricklecast.subscriber.check.rules import Judgement, Level, judge
 from tricklecast.subscriber.check.study import Ended, Run
 from tricklecast.trickle import wire
@@ -233,7 +233,6 @@ def test_the_report_for_programs(segments: list[bytes]) -> None:
     """A versioned document: every check with its numbers, every segment with its own."""
     judgement = judged(received(segments, decode=True))
     document = json.loads(as_json("http://me:secret@host/trickle/cam", judgement))
-    assert document == as_dict("http://me:secret@host/trickle/cam", judgement)
     assert document["url"] == "http://***@host/trickle/cam"
     assert (document["report"], document["version"], document["level"]) == ("tricklecast check", 2, "ok")
     checks = {check["id"]: check for check in document["checks"]}
