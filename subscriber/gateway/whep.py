@@ -19,6 +19,7 @@ import socket
 from collections.abc import AsyncIterator, Callable, Coroutine, Iterator
 from contextlib import asynccontextmanager, contextmanager
 from dataclasses import replace
+from functools import partial
 from typing import TYPE_CHECKING, Any, Final
 
 from tricklecast.subscriber.gateway.channel import Channel, NoMedia
@@ -101,8 +102,8 @@ class Gateway:
         self._max_viewers = max_viewers
         self._stun = stun
         self._channels: dict[str, Channel] = {}
-        self._viewers: dict[str, tuple[Viewer, str]] = {}  # with the names of their channels
-        self._joining: dict[str, int] = {}  # offers that are being answered, by channel
+        self._viewers: dict[str, Viewer] = {}  # by key
+        self._joining: list[str] = []  # the channels of the offers that are being answered
         self._count = 0
         self._tasks: set[asyncio.Task[None]] = set()
 
@@ -112,15 +113,15 @@ class Gateway:
         Raises:
             TrickleError: see :data:`_STATUS`.
         """
-        if len(self._viewers) + sum(self._joining.values()) >= self._max_viewers:
+        if len(self._viewers) + len(self._joining) >= self._max_viewers:
             raise Full(f"the gateway has {self._max_viewers} viewers, and takes no more")
-        self._joining[channel] = self._joining.get(channel, 0) + 1
+        self._joining.append(channel)
         try:
             source = self._channels.get(channel) or self._open(channel)
             kinds = await source.kinds()
             self._count += 1
             name = f"{channel}: viewer {self._count} ({address})"
-            viewer = Viewer(secrets.token_urlsafe(16), name, self._left, self._stun)
+            viewer = Viewer(secrets.token_urlsafe(16), name, partial(self._left, channel), self._stun)
             try:
                 answer = await viewer.answer(offer, kinds)
             except BaseException:
@@ -130,19 +131,17 @@ class Gateway:
                 await viewer.close()
                 raise NoMedia("the channel has ended")
             source.viewers.add(viewer)
-            self._viewers[viewer.key] = (viewer, channel)
+            self._viewers[viewer.key] = viewer
             self._say(f"{name} has come")
             return viewer.key, answer
         finally:
-            self._joining[channel] -= 1
-            if not self._joining[channel]:
-                del self._joining[channel]
+            self._joining.remove(channel)
             self._close_unused(channel)
 
     def leave(self, key: str) -> None:
         """A viewer has said that it goes. One that is not there, or no longer, is none of its errors."""
-        if (found := self._viewers.get(key)) is not None:
-            found[0].leave("it has left")
+        if (viewer := self._viewers.get(key)) is not None:
+            viewer.leave("it has left")
 
     @asynccontextmanager
     async def running(self) -> AsyncIterator[None]:
@@ -152,7 +151,7 @@ class Gateway:
             yield
         finally:
             looking.cancel()
-            for viewer, _ in list(self._viewers.values()):
+            for viewer in list(self._viewers.values()):
                 viewer.leave("the gateway ends")
             for channel in list(self._channels):
                 self._close_unused(channel)
@@ -176,8 +175,8 @@ class Gateway:
             del self._channels[name]
             self._start(channel.close())
 
-    def _left(self, viewer: Viewer, reason: str) -> None:
-        _, name = self._viewers.pop(viewer.key, (viewer, ""))
+    def _left(self, name: str, viewer: Viewer, reason: str) -> None:
+        self._viewers.pop(viewer.key, None)
         if (channel := self._channels.get(name)) is not None:
             channel.viewers.discard(viewer)
             self._close_unused(name)
@@ -199,7 +198,7 @@ class Gateway:
         while True:
             await asyncio.sleep(CHECK_S)
             now = loop.time()
-            for viewer, _ in list(self._viewers.values()):
+            for viewer in list(self._viewers.values()):
                 await self._look_at(viewer, now, report=now >= report_at)
             report_at = now + REPORT_S if now >= report_at else report_at
 
