@@ -94,18 +94,17 @@ def demuxed(container: InputContainer, streams: Sequence[Stream]) -> Iterator[Pa
             continue
 
 
-def copied(stream: Stream, container: OutputContainer | None = None, *, is_opaque: bool | None = None) -> Stream:
+def copied(stream: Stream, container: OutputContainer | None = None) -> Stream:
     """Copy a stream and its language, for packets that are not encoded anew.
 
     Args:
         container: gets the copy. ``None``: a container that writes nothing, so that the copy outlives the original.
-        is_opaque: the container's format need not have an encoder for the stream.
     """
     import av
 
-    if container is None:
-        container, is_opaque = av.open(os.devnull, "w", format="null"), True
-    copy = container.add_stream_from_template(stream, opaque=is_opaque)
+    container = container or av.open(os.devnull, "w", format="null")
+    # Opaque: a copy needs no encoder of its codec, and a decoder's name is none of an encoder (libdav1d).
+    copy = container.add_stream_from_template(stream, opaque=True)
     if language := stream.metadata.get("language"):
         copy.metadata["language"] = language
     return copy

@@ -442,7 +442,7 @@ def turn_of(stream: Stream) -> str:
     sink = io.BytesIO()
     try:
         with av.open(sink, "w", format="mp4", container_options={"movflags": "empty_moov"}) as muxer:
-            copied(stream, muxer, is_opaque=True)
+            copied(stream, muxer)
             muxer.start_encoding()
     except (av.error.FFmpegError, ValueError):  # MP4 has no such codec
         return ""

@@ -638,7 +638,7 @@ def _init_segment(tracks: list[_Track]) -> bytes:
 
     sink = Sink()
     with av.open(sink, mode="w", format="mp4", container_options=_MP4_OPTIONS) as muxer:
-        copies = [copied(track.stream, muxer, is_opaque=True) for track in tracks]
+        copies = [copied(track.stream, muxer) for track in tracks]
         for track, copy in zip(tracks, copies, strict=True):
             copy.codec_context.extradata = track.extradata or None
             if tag := _TAGS.get(codec_name(track.stream)):

@@ -230,8 +230,7 @@ class File:
             if not is_wanted or self._muxer.supported_codecs.isdisjoint(names):
                 self.left_out[slot] = track.codec
                 continue
-            # Opaque: a file needs no encoder of its codec, and a decoder's name is none of an encoder (libdav1d).
-            self._streams[slot] = copied(track.stream, self._muxer, is_opaque=True)
+            self._streams[slot] = copied(track.stream, self._muxer)
             if parameters and slot in parameters:
                 self._streams[slot].codec_context.extradata = parameters[slot]
             if track.codec in _FILTERS and is_mpegts(track.stream):

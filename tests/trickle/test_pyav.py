@@ -99,11 +99,21 @@ def test_copies_and_decoders_outlive_the_container() -> None:
         stream.codec_context.open()
         assert copied(stream).metadata == {}
         stream.metadata["language"] = "deu"
-        copies = [copied(stream), copied(stream, container, is_opaque=True)]
+        copies = [copied(stream), copied(stream, container)]
         decoder, parameters = new_decoder(stream), stream.codec_context.extradata
     assert parameters
     assert (decoder.name, decoder.is_decoder, decoder.extradata) == ("aac", True, parameters)
     assert copies[0].metadata == copies[1].metadata == {"language": "deu"}
+
+
+def test_a_copy_needs_no_encoder(tmp_path: Path) -> None:
+    """Media of any codec is passed on: PyAV has no encoder of VC-1, VVC or CAVS."""
+    clip = make_clip(tmp_path / "clip.avi", video="mpeg4", audio=None).read_bytes()
+    with (
+        av.open(io.BytesIO(clip.replace(b"FMP4", b"WVC1"))) as source,
+        av.open(io.BytesIO(), "w", format="mpegts") as container,
+    ):
+        assert codec_name(copied(source.streams.video[0], container)) == "vc1"
 
 
 def test_streams_have_the_names_of_their_codecs() -> None:
