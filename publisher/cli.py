@@ -190,8 +190,7 @@ async def publish(
         "takeover": takeover,
         **checked("--buffer", parse_buffer, buffer),
         "content_type": content_type,
-        "verify": credentials.tls or True,
-        "auth": credentials.auth,
+        **credentials.arguments,
     }
     if ladder is not None and not raw:
         totals = await _run_ladder(url, values, first, options)

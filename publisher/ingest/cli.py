@@ -110,8 +110,7 @@ async def ingest(
         ),
         max_sessions=max_streams,
         takeover=takeover,
-        verify=credentials.tls or True,
-        auth=credentials.auth,
+        credentials=credentials,
     )
     say = (lambda _: None) if quiet else Screen().say
     receiver: RtmpListener | SrtListener | SrtReceiver

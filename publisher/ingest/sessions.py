@@ -18,7 +18,6 @@ import asyncio
 import math
 import queue
 import socket
-import ssl
 import threading
 import traceback
 from collections.abc import AsyncIterator, Callable, Iterable, Iterator
@@ -35,12 +34,11 @@ from tricklecast.publisher.media.reader import MediaInput, MediaOptions
 from tricklecast.publisher.run import run
 from tricklecast.publisher.steps import POLL_S, IsStopped, Report, Step
 from tricklecast.trickle.amounts import count
-from tricklecast.trickle.bearer import Bearer
 from tricklecast.trickle.client.tasks import Notifier
 from tricklecast.trickle.errors import InvalidInput, TrickleError
 from tricklecast.trickle.paths import ChannelURL
 from tricklecast.trickle.pyav import codec_name
-from tricklecast.trickle.terminal import Lines
+from tricklecast.trickle.terminal import NO_CREDENTIALS, Credentials, Lines
 
 if TYPE_CHECKING:
     from av.stream import Stream
@@ -76,15 +74,13 @@ class SessionOptions:
         max_sessions: number of channels at a time.
         takeover: a new source of a channel replaces the one that is connected, and another client that publishes to
             the channel; otherwise the new one is refused.
-        verify: how the server's certificate is checked.
-        auth: adds the access token to requests.
+        credentials: how they reach the server.
     """
 
     media: MediaOptions = field(default_factory=MediaOptions)
     max_sessions: int = 16
     takeover: bool = False
-    verify: ssl.SSLContext | bool = True
-    auth: Bearer | None = None
+    credentials: Credentials = NO_CREDENTIALS
 
 
 class Source:
@@ -273,9 +269,8 @@ class _Session:
                 ",".join(map(str, self.urls)),
                 _SessionSource(self._arrivals, options.media, has_ended=self._has_ended),
                 screen=Lines(self._say),
-                verify=options.verify,
-                auth=options.auth,
                 takeover=options.takeover,
+                **options.credentials.arguments,
             )
         except TrickleError as error:
             self._say(str(error))
