@@ -159,13 +159,14 @@ async def subscribe(
     checked("--start", Start.parse, start)
     policy = None if on_lag is None else OnLag(on_lag)
     target = _target(output, as_json=as_json)
-    if policy is None and (begin is not None or is_folder(target or "")):
+    into_folder = is_folder(target or "")
+    if policy is None and (begin is not None or into_folder):
         policy = OnLag.EARLIEST  # it begins, or goes on, at a position, and wants everything all the same
-    is_new = begin is None and start in ("current", "next") and not is_folder(target or "")
+    is_new = begin is None and start in ("current", "next") and not into_folder
     if is_new and end is not None and end.on(now_at) <= now_at:
         raise typer.BadParameter("that time has passed: give --since or --start", param_hint="--until")
     limit = _keep(keep)
-    if keep is not None and not is_folder(target or ""):
+    if keep is not None and not into_folder:
         raise typer.BadParameter("only a folder can be limited: use -o FOLDER/", param_hint="--keep")
     request = Request(
         url,

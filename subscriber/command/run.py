@@ -6,7 +6,7 @@ import json
 import os
 import time
 from collections import deque
-from collections.abc import Awaitable, Callable
+from collections.abc import Callable
 from contextlib import AbstractContextManager, nullcontext, suppress
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -27,6 +27,7 @@ from tricklecast.trickle import errors, wire
 from tricklecast.trickle.amounts import count, rate, size, transferred
 from tricklecast.trickle.client.arguments import channel_urls
 from tricklecast.trickle.client.retry import RECONNECT_S
+from tricklecast.trickle.client.tasks import first_error
 from tricklecast.trickle.errors import BrokenByPeer, ChannelNotFound, InvalidSeq, Position, TrickleError
 from tricklecast.trickle.terminal import NO_CREDENTIALS, Credentials, RateMeter, Screen
 
@@ -127,28 +128,18 @@ class _Run:
 
     async def _watched(self) -> str:
         """Receive while other tasks tell of retries, and of a first segment that does not come; why it ended."""
-        failure: TrickleError | None = None
         reason = "reader"
-        async with anyio.create_task_group() as group:
-
-            async def ended_by_reader(told: Awaitable[None]) -> None:
-                with suppress(SinkClosed):
-                    await told
-                    return
-                group.cancel_scope.cancel()
-
-            group.start_soon(ended_by_reader, self._watch_retries())
-            group.start_soon(ended_by_reader, self._watch_start())
-            group.start_soon(self._watch_end)
-            try:
+        try:
+            async with anyio.create_task_group() as tasks:
+                for watch in (self._watch_retries, self._watch_start, self._watch_end):
+                    tasks.start_soon(watch)
                 reason = await self._timed()
-            except SinkClosed:
-                pass
-            except TrickleError as error:
-                failure = error  # not through the group, which would wrap it
-            group.cancel_scope.cancel()
-        if failure is not None:
-            raise failure
+                tasks.cancel_scope.cancel()
+        except BaseExceptionGroup as group:
+            _, failures = group.split(SinkClosed)  # without any, the reader of the output or of the events has gone
+            if failures is not None:
+                error = first_error(failures)
+                raise error from error.__cause__
         return reason
 
     async def _timed(self) -> str:
