@@ -103,13 +103,13 @@ def open_sink(target: str) -> FileSink | PipeSink:
         InvalidInput: nothing can be written to that path.
     """
     if target == "-":
-        return descriptor_sink(standard_stream("stdout"))
+        return standard_sink("stdout")
     path = Path(target)
     return PipeSink(path) if path.is_fifo() else FileSink(path)
 
 
-def standard_stream(name: str) -> int:
-    """The descriptor of ``stdout`` or ``stderr``.
+def standard_sink(name: str) -> FileSink | PipeSink:
+    """The sink for ``stdout`` or ``stderr``, which is left open at the end.
 
     Raises:
         InvalidInput: the process was started with that closed.
@@ -117,15 +117,9 @@ def standard_stream(name: str) -> int:
     stream = getattr(sys, name)
     if stream is None or getattr(sys, f"__{name}__") is None:  # the command puts /dev/null there
         raise InvalidInput(f"{name} is closed")
-    return int(stream.fileno())
-
-
-def descriptor_sink(descriptor: int) -> FileSink | PipeSink:
-    """The sink for an open file, terminal or pipe, which is left open at the end."""
+    descriptor = int(stream.fileno())
     mode = os.fstat(descriptor).st_mode
-    if stat.S_ISFIFO(mode) or stat.S_ISSOCK(mode):
-        return PipeSink(descriptor)
-    return FileSink(descriptor)
+    return PipeSink(descriptor) if stat.S_ISFIFO(mode) or stat.S_ISSOCK(mode) else FileSink(descriptor)
 
 
 class FileSink(Output):

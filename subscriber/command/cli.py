@@ -146,7 +146,7 @@ async def subscribe(
     from tricklecast.subscriber.command.moments import Moment
     from tricklecast.subscriber.command.run import Report, Request, is_folder, run
     from tricklecast.subscriber.core import OnLag, Start
-    from tricklecast.subscriber.sinks import standard_stream
+    from tricklecast.subscriber.sinks import standard_sink
 
     if since is not None and start is not None:
         raise typer.BadParameter("give --since or --start, not both", param_hint="--since")
@@ -183,7 +183,7 @@ async def subscribe(
         credentials=credentials,
     )
     on_stderr = target == "-"
-    report = Report.to(standard_stream("stderr" if on_stderr else "stdout")) if as_json else None
+    report = Report(sink=standard_sink("stderr" if on_stderr else "stdout")) if as_json else None
     try:
         totals = await run(request, report)
     except TrickleError as error:

@@ -10,7 +10,7 @@ from collections.abc import Callable
 from contextlib import AbstractContextManager, nullcontext, suppress
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, Final, Self
+from typing import Any, Final
 
 import anyio
 
@@ -22,7 +22,7 @@ from tricklecast.subscriber.core import OnLag
 from tricklecast.subscriber.events import Loss, Retrying, SkippedAhead, SubscriberEvent, SubscriberStatistics
 from tricklecast.subscriber.media.joiner import JoinedFile, is_joined
 from tricklecast.subscriber.segment import Segment
-from tricklecast.subscriber.sinks import Output, SinkClosed, descriptor_sink, open_sink
+from tricklecast.subscriber.sinks import Output, SinkClosed, open_sink
 from tricklecast.trickle import errors, wire
 from tricklecast.trickle.amounts import count, rate, size, transferred
 from tricklecast.trickle.client.arguments import channel_urls
@@ -380,17 +380,9 @@ class Report:
             one event behind.
     """
 
-    def __init__(
-        self, screen: Screen | None = None, sink: Output | None = None, clock: Callable[[], float] = time.time
-    ) -> None:
+    def __init__(self, screen: Screen | None = None, sink: Output | None = None) -> None:
         self._screen = screen or Screen()
         self._sink = sink
-        self._clock = clock
-
-    @classmethod
-    def to(cls, descriptor: int) -> Self:
-        """Events as JSON, to an open file, terminal or pipe."""
-        return cls(sink=descriptor_sink(descriptor))
 
     async def tell(self, event: str, *lines: str, **fields: object) -> None:
         """Something happened.
@@ -407,7 +399,7 @@ class Report:
             for line in lines:
                 self.say(line)
             return
-        head = {"v": VERSION, "event": event, "time": self._clock()}
+        head = {"v": VERSION, "event": event, "time": time.time()}
         await self._sink.write(json.dumps(_rounded(head | fields), ensure_ascii=False).encode() + b"\n")
         await self._sink.end()
 

@@ -67,28 +67,26 @@ class Pictures:
         Raises:
             CannotPass: browsers cannot show such a stream.
         """
-        units = [unit for unit in units if unit[0] & 31 not in (_DELIMITER, _FILLER)]
-        kinds = [unit[0] & 31 for unit in units]
-        sets = tuple(unit for unit, kind in zip(units, kinds, strict=True) if kind in (_SPS, _PPS))
-        if _SPS in kinds:
-            self._sets = sets
+        units = [unit for unit in units if _kind(unit) not in (_DELIMITER, _FILLER)]
+        has_sets = any(_kind(unit) == _SPS for unit in units)
+        if has_sets:
+            self._sets = tuple(unit for unit in units if _kind(unit) in (_SPS, _PPS))
         for unit in self._sets:
-            if unit[0] & 31 == _SPS:
-                _check_profile(unit)
-        first = next((unit for unit, kind in zip(units, kinds, strict=True) if kind in (_SLICE, _IDR)), None)
+            if _kind(unit) == _SPS and len(unit) > 1 and unit[1] not in PROFILES:
+                raise CannotPass(f"browsers do not decode H.264 of the profile {unit[1]}: publish with --transcode")
+        first = next((unit for unit in units if _kind(unit) in (_SLICE, _IDR)), None)
         if first is None:
             return None
-        is_key = first[0] & 31 == _IDR
+        is_key = _kind(first) == _IDR
         if not is_key and _slice_type(first) in _B_SLICES:
             raise CannotPass("it has B-pictures, which browsers do not take over WebRTC: publish with --transcode")
-        if is_key and _SPS not in kinds:
+        if is_key and not has_sets:
             units = [*self._sets, *units]
         return Picture(b"".join(START + unit for unit in units), is_key and bool(self._sets))
 
 
-def _check_profile(sps: bytes) -> None:
-    if len(sps) > 1 and sps[1] not in PROFILES:
-        raise CannotPass(f"browsers do not decode H.264 of the profile {sps[1]}: publish with --transcode")
+def _kind(unit: bytes) -> int:
+    return unit[0] & 31
 
 
 def _slice_type(unit: bytes) -> int:

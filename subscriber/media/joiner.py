@@ -437,16 +437,14 @@ class Joiner:
 
     def _unusable(self, error: NotMedia, name: str) -> None:
         self._whole_before = False
-        if self.files or self._waiting:
-            self._say(f"{name} is left out: {error}")
-            return
-        if self._unreadable is None:
-            self._say(f"{name} is left out: {error}")
+        is_first = not (self.files or self._waiting)
+        if is_first and self._unreadable is not None:
+            raise self._unreadable
+        self._say(f"{name} is left out: {error}")
+        if is_first:
             self._unreadable = NotMedia(
                 f"{name} is no media that can be put into a {self._path.suffix} file: {error}{_RAW}"
             )
-            return
-        raise self._unreadable
 
     def _write_waiting(self, *, last: bool = False) -> None:
         """Write what is there, as soon as it is known what the file has to hold."""

@@ -15,7 +15,6 @@ from __future__ import annotations
 import io
 import time
 from collections import deque
-from collections.abc import Callable
 from dataclasses import dataclass
 from random import Random
 from typing import Final
@@ -249,8 +248,7 @@ class _Relay:
 class _Pace:
     """Lets pieces wait until they are due."""
 
-    def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:
-        self._clock = clock
+    def __init__(self) -> None:
         self._begun_at: float | None = None  # when what is due at 0 was due
 
     async def wait(self, due_s: float, *, is_behind: bool) -> None:
@@ -259,7 +257,7 @@ class _Pace:
         Args:
             is_behind: more media waits already, so that to be late is the target's fault, and is made up for.
         """
-        now = self._clock()
+        now = time.monotonic()
         if self._begun_at is None or (now - self._begun_at - due_s > LATE_S and not is_behind):
             self._begun_at = now - due_s
         await anyio.sleep(max(0.0, self._begun_at + due_s - now))

@@ -26,7 +26,7 @@ from tricklecast.subscriber.gateway.pictures import CannotPass
 from tricklecast.subscriber.media.joiner import NothingToWrite, Undescribed
 from tricklecast.subscriber.relay.target import ConnectionBroke
 from tricklecast.subscriber.segment import Unanswered
-from tricklecast.subscriber.sinks import Output, SinkClosed
+from tricklecast.subscriber.sinks import FileSink, Output, SinkClosed
 from tricklecast.trickle import errors
 from tricklecast.trickle.errors import ChannelNotFound, InvalidInput, Refused, SegmentMissing, TrickleError
 from tricklecast.trickle.terminal import Screen
@@ -257,7 +257,7 @@ class TestEvents:
 
             async def main() -> None:
                 async with fake(faulty) as server:
-                    await run_command(Request(server.url, None, start="0"), Report.to(file.fileno()))
+                    await run_command(Request(server.url, None, start="0"), Report(sink=FileSink(file.fileno())))
 
             run(main)
         lines = [json.loads(line) for line in (tmp_path / "events").read_text().splitlines()]
@@ -328,11 +328,10 @@ def test_a_reader_who_leaves_the_pipe_is_a_normal_end(monkeypatch: pytest.Monkey
     monkeypatch.setattr("tricklecast.subscriber.command.run.open_sink", lambda _: Gone())
     events = heard(faulty, "-", start="0")
     assert events.of("end")[0]["reason"] == "reader"
-    monkeypatch.setattr("tricklecast.subscriber.command.run.descriptor_sink", lambda _: Gone())
 
     async def main() -> None:
         async with fake(endless) as server:
-            await run_command(Request(server.url, None, start="0"), Report.to(1))
+            await run_command(Request(server.url, None, start="0"), Report(sink=Gone()))
 
     run(main)
 
