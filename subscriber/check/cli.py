@@ -77,7 +77,8 @@ async def check(
     _check_url(url)
     checked("--start", Start.parse, start)
     from tricklecast.subscriber.check.probe import Probe
-    from tricklecast.subscriber.check.rules import Level, Limits, judge
+    from tricklecast.subscriber.check.rules import Level, judge
+    from tricklecast.subscriber.check.study import Limits
 
     for_s, wait_s = (
         checked("--for", parse_duration, for_time),

@@ -27,7 +27,8 @@ def as_json(url: str, judgement: Judgement) -> str:
 
     It is ASCII: names and messages come from the publisher, and a terminal must not obey them.
     """
-    run, limits = judgement.run, asdict(judgement.limits)
+    study = judgement.study
+    run, limits = study.run, asdict(study.limits)
     given = sorted(limits.pop("given"))
     began_s = min((one.requested_s for one in run.segments), default=0.0)
     report = {
@@ -44,7 +45,7 @@ def as_json(url: str, judgement: Judgement) -> str:
             asdict(one) | {"text": one.text or None, "advice": one.advice or None, "segments": list(one.segments)}
             for one in judgement.findings
         ],
-        "segments": [_segment(one, began_s, judgement.lengths.get(one.number)) for one in run.segments],
+        "segments": [_segment(one, began_s, study.lengths.get(one.number)) for one in run.segments],
     }
     return json.dumps(report, ensure_ascii=True, allow_nan=False, indent=1) + "\n"
 
@@ -75,7 +76,7 @@ def _segment(one: Received, began_s: float, length_s: float | None) -> dict[str,
 
 def print_report(url: str, judgement: Judgement, console: Console) -> None:
     """Print a table: one line per rule, and below it where something is wrong, what that means and what to do."""
-    run = judgement.run
+    run = judgement.study.run
     table = Table(box=None, pad_edge=False, show_header=False)
     table.add_column(no_wrap=True)
     table.add_column(no_wrap=True)

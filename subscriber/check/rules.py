@@ -17,7 +17,7 @@ from statistics import median
 from typing import Any, Final, TypeAlias
 
 from tricklecast.subscriber.check.media import ENCRYPTED, NEEDS_PYAV, Fault, Kind, Track
-from tricklecast.subscriber.check.study import JUMP_S, Ended, Received, Run, Study, middle
+from tricklecast.subscriber.check.study import JUMP_S, Ended, Limits, Received, Run, Study, middle
 from tricklecast.trickle.amounts import count, rate, size
 from tricklecast.trickle.media.containers import Container
 from tricklecast.trickle.pyav import codec_family
@@ -48,27 +48,6 @@ source is idle (``idle_rotation_s``); a segment that a publisher drops closes so
 
 
 @dataclass(frozen=True, slots=True)
-class Limits:
-    """Limits of a check, in seconds. A limit that the user gave fails when it is exceeded; a default only warns.
-
-    Attributes:
-        latency_s: end-to-end latency, of 95 % of the segments. 5 s is a tenth of what plain HLS has, and still far
-            more than a trickled segment needs.
-        segment_s: length of a segment. Apple's HLS authoring specification (7.5) recommends 6 s, and x264 makes a
-            keyframe every 10 s at 25 fps by default.
-        jitter_s: by how much a segment may come later than its time line says: what a player has to buffer.
-        skew_s: distance between sound and picture at a segment's start. Broadcast multiplexes have up to 1.5 s.
-        given: which of them the user gave.
-    """
-
-    latency_s: float = 5.0
-    segment_s: float = 10.0
-    jitter_s: float = 1.0
-    skew_s: float = 2.0
-    given: frozenset[str] = frozenset()
-
-
-@dataclass(frozen=True, slots=True)
 class Finding:
     """One line of the report.
 
@@ -96,13 +75,10 @@ class Judgement:
 
     Attributes:
         findings: one per rule.
-        lengths: of segments, in seconds of media, by their number in the check.
     """
 
-    run: Run
-    limits: Limits
+    study: Study
     findings: tuple[Finding, ...]
-    lengths: Mapping[int, float]
 
     @property
     def level(self) -> Level:
@@ -115,17 +91,17 @@ class Judgement:
 
 def judge(run: Run, limits: Limits | None = None) -> Judgement:
     """Apply every rule."""
-    study, limits = Study(run), limits or Limits()
-    return Judgement(run, limits, tuple(_finding(id_, study, limits) for id_ in RULES), study.lengths)
+    study = Study(run, limits or Limits())
+    return Judgement(study, tuple(_finding(id_, study) for id_ in RULES))
 
 
-def _finding(id_: str, study: Study, limits: Limits) -> Finding:
+def _finding(id_: str, study: Study) -> Finding:
     row = RULES[id_]
     why_not = _NEEDS[row["needs"]](study) if "needs" in row else ""
-    found = _skip(why_not) if why_not else MEASURES[id_](study, limits)
+    found = _skip(why_not) if why_not else MEASURES[id_](study)
     level, text, advice = row[found.problem] if found.problem else (found.level, "", "")
     if level.endswith("_s"):
-        level = Level.FAIL if level in limits.given else Level.WARN
+        level = Level.FAIL if level in study.limits.given else Level.WARN
     seqs = tuple(found.segments[:MAX_NAMED])
     return Finding(id_, row["title"], Level(level), found.figure, text, advice, found.values, seqs)
 
@@ -182,7 +158,7 @@ _AT_ONCE_S: Final = 0.02
 """A segment whose reading began so soon after its answer was read at once."""
 
 
-def _received(study: Study, limits: Limits) -> _Measured:
+def _received(study: Study) -> _Measured:
     sizes = [segment.size for segment in study.filled if segment.whole]
     total = sum(segment.size for segment in study.segments)
     values: dict[str, Value] = {"segments": len(study.segments), "bytes": total}
@@ -198,26 +174,26 @@ def _received(study: Study, limits: Limits) -> _Measured:
     return _Measured(figure, values=values)
 
 
-def _gaps(study: Study, limits: Limits) -> _Measured:
+def _gaps(study: Study) -> _Measured:
     where = [segment.seq for segment in study.segments if segment.gap]
     missed = sum(segment.gap for segment in study.segments) + study.run.missed_at_end
     figure = f"{count(missed, 'segment')} missed" if missed else "none missed"
     return _Measured(figure, "bad" if missed else "", {"missed": missed}, where)
 
 
-def _skipped(study: Study, limits: Limits) -> _Measured:
+def _skipped(study: Study) -> _Measured:
     where = [segment.seq for segment in study.segments if segment.skipped]
     figure = f"{count(len(where), 'segment')} skipped" if where else "none skipped"
     return _Measured(figure, "bad" if where else "", {"skipped": len(where)}, where)
 
 
-def _truncated(study: Study, limits: Limits) -> _Measured:
+def _truncated(study: Study) -> _Measured:
     reasons = {segment.seq: segment.truncated for segment in study.segments if segment.truncated is not None}
     figure = f"{len(reasons)} truncated: {next(iter(reasons.values()))}" if reasons else "none truncated"
     return _Measured(figure, "bad" if reasons else "", {"truncated": len(reasons)}, list(reasons))
 
 
-def _broken(study: Study, limits: Limits) -> _Measured:
+def _broken(study: Study) -> _Measured:
     reasons = {segment.seq: segment.broken for segment in study.segments if segment.broken is not None}
     values: dict[str, Value] = {"cut": len(reasons), "resumed": study.run.resumed}
     if reasons:
@@ -227,7 +203,7 @@ def _broken(study: Study, limits: Limits) -> _Measured:
     return _Measured("none cut", values=values)
 
 
-def _empty(study: Study, limits: Limits) -> _Measured:
+def _empty(study: Study) -> _Measured:
     empty = [
         segment.seq
         for segment in study.segments
@@ -249,13 +225,13 @@ def _is_sign_of_life(segment: Received) -> bool:
     return segment.answered_s - segment.requested_s >= IDLE_S
 
 
-def _restarts(study: Study, limits: Limits) -> _Measured:
+def _restarts(study: Study) -> _Measured:
     where = [segment.seq for segment in study.segments if segment.restarted]
     figure = count(len(where), "restart") if where else "none"
     return _Measured(figure, "bad" if where else "", {"restarts": len(where)}, where)
 
 
-def _content_type(study: Study, limits: Limits) -> _Measured:
+def _content_type(study: Study) -> _Measured:
     if not study.filled:
         return _skip("no bytes")
     wrong = [segment.seq for segment in study.filled if not _fits(segment)]
@@ -283,7 +259,7 @@ def _fits(segment: Received) -> bool:
     return not any(declared in names for names in DECLARED.values())
 
 
-def _first_byte(study: Study, limits: Limits) -> _Measured:
+def _first_byte(study: Study) -> _Measured:
     awaited = [segment for segment in study.filled if study.was_awaited(segment)]
     if not awaited:
         return _skip("no segment had to be waited for")
@@ -299,7 +275,7 @@ def _first_byte(study: Study, limits: Limits) -> _Measured:
     return _Measured(figure, "bad" if late > FIRST_BYTE_S else "", values | _spread(bodies, "body_"))
 
 
-def _lag(study: Study, limits: Limits) -> _Measured:
+def _lag(study: Study) -> _Measured:
     heads = study.run.heads
     if len(heads) < 3:
         return _skip("the server was not asked often enough, or does not say")
@@ -312,7 +288,7 @@ def _lag(study: Study, limits: Limits) -> _Measured:
     return _Measured(f"{last:g} segments behind at the end, {max(lags)} at most", "bad" if is_behind else "", values)
 
 
-def _head(study: Study, limits: Limits) -> _Measured:
+def _head(study: Study) -> _Measured:
     heads = study.run.heads
     if len(heads) < 2:
         return _skip("the server was not asked often enough, or does not say")
@@ -366,23 +342,23 @@ def _faults(study: Study, faults: Iterable[Fault], problem: str, well: str) -> _
     return _Measured(f"{figure}, in {count(len(seqs), 'segment')}", problem, values, seqs)
 
 
-def _damage(study: Study, limits: Limits) -> _Measured:
+def _damage(study: Study) -> _Measured:
     ordinary = any(Fault.NOT_FRAGMENTED in segment.media.faults for segment in study.media)
     faults = [fault for fault in Fault if fault not in _NOT_DAMAGE]
     return _faults(study, faults, "ordinary" if ordinary else "bad", "undamaged")
 
 
-def _counters_inside(study: Study, limits: Limits) -> _Measured:
+def _counters_inside(study: Study) -> _Measured:
     problem = "lost" if study.has(Container.MPEGTS) else "order"
     return _faults(study, [Fault.LOST_INSIDE], problem, "go on")
 
 
-def _counters_across(study: Study, limits: Limits) -> _Measured:
+def _counters_across(study: Study) -> _Measured:
     problem = "anew" if study.has(Container.MPEGTS) else "order"
     return _faults(study, [Fault.LOST_AT_SEAM], problem, "go on")
 
 
-def _stands_alone(study: Study, limits: Limits) -> _Measured:
+def _stands_alone(study: Study) -> _Measured:
     told = Fault.NOT_FRAGMENTED  # by the rule on damage
     tables = [one.seq for one in study.media if not one.media.tables and told not in one.media.faults]
     parameters = [
@@ -398,7 +374,7 @@ def _stands_alone(study: Study, limits: Limits) -> _Measured:
     return _Measured(figure, "bad", values, sorted({*tables, *parameters}))
 
 
-def _keyframes(study: Study, limits: Limits) -> _Measured:
+def _keyframes(study: Study) -> _Measured:
     keys = {segment.seq: key for segment in study.media if (key := _begins_with_key(segment)) is not None}
     if not keys:
         return _skip("no video")
@@ -418,7 +394,7 @@ def _begins_with_key(segment: Received) -> bool | None:
     return picture is not None and picture.decoded and picture.key and picture.late_s <= 0
 
 
-def _decodes(study: Study, limits: Limits) -> _Measured:
+def _decodes(study: Study) -> _Measured:
     pictures = {segment.seq: picture for segment in study.media if (picture := segment.media.picture) is not None}
     if not pictures:
         return _skip("no video was decoded")
@@ -437,7 +413,7 @@ def _decodes(study: Study, limits: Limits) -> _Measured:
     return _Measured(f"first picture of {count(len(pictures), 'segment')}", values=values)
 
 
-def _streams(study: Study, limits: Limits) -> _Measured:
+def _streams(study: Study) -> _Measured:
     sets = [
         (segment.seq, sorted((track.name, track.codec) for track in segment.media.tracks if track.is_timed))
         for segment in study.media
@@ -454,7 +430,7 @@ def _streams(study: Study, limits: Limits) -> _Measured:
     return _Measured(described, "" if sets[0][1] else "none", values)
 
 
-def _times_inside(study: Study, limits: Limits) -> _Measured:
+def _times_inside(study: Study) -> _Measured:
     timed = {segment.seq: [track for track in segment.media.tracks if track.is_timed] for segment in study.media}
     back = {seq for seq, tracks in timed.items() if any(track.backwards for track in tracks)}
     jumps = {seq for seq, tracks in timed.items() if any(_has_jump(track) for track in tracks)}
@@ -485,7 +461,7 @@ def _pause_s(track: Track) -> float:
     return track.pause / track.hz if track.pause > max(PAUSE_S * track.hz, 2 * track.frame) else 0.0
 
 
-def _times_across(study: Study, limits: Limits) -> _Measured:
+def _times_across(study: Study) -> _Measured:
     seams, jumps = len(study.seams), study.jumps
     if not seams:
         return _skip("no two whole segments in a row")
@@ -509,7 +485,7 @@ def _begin_anew(study: Study) -> bool:
     return all(lead.hz == leads[0].hz and abs(lead.since(lead.first_dts or 0, first)) < 0.1 * lead.hz for lead in leads)
 
 
-def _skew(study: Study, limits: Limits) -> _Measured:
+def _skew(study: Study) -> _Measured:
     skews = {segment.seq: skew for segment in study.media if (skew := _skew_of(segment)) is not None}
     if not skews:
         return _skip("no segment with both video and sound")
@@ -519,7 +495,7 @@ def _skew(study: Study, limits: Limits) -> _Measured:
         "min_s": round(low, 6),
         "max_s": round(high, 6),
     }
-    where = [seq for seq, skew in skews.items() if abs(skew) > limits.skew_s]
+    where = [seq for seq, skew in skews.items() if abs(skew) > study.limits.skew_s]
     side = "after" if usual >= 0 else "before"
     figure = f"sound {_time(abs(usual))} {side} the picture, within {_time(high - low)}"
     return _Measured(figure, "bad" if where else "", values, where)
@@ -538,7 +514,7 @@ def _skew_of(segment: Received) -> float | None:
     return video.since(heard, shown) / video.hz if video.hz == audio.hz else heard / audio.hz - shown / video.hz
 
 
-def _lengths(study: Study, limits: Limits) -> _Measured:
+def _lengths(study: Study) -> _Measured:
     lengths = study.lengths
     if not lengths:
         return _skip("no whole segment with times")
@@ -550,7 +526,7 @@ def _lengths(study: Study, limits: Limits) -> _Measured:
         "deviation_s": round(median(abs(length - usual) for length in lengths.values()), 6),
     }
     # The last digit of a limit is not the ticks of a clock.
-    long = [study.segments[number].seq for number in sorted(lengths) if lengths[number] > limits.segment_s + 0.05]
+    long = [study.segments[number].seq for number in sorted(lengths) if lengths[number] > study.limits.segment_s + 0.05]
     return _Measured(f"{_time(usual)} (from {_time(low)} to {_time(high)})", "bad" if long else "", values, long)
 
 
@@ -591,7 +567,7 @@ def _no_pace(study: Study) -> str:
     return f"published at {study.speed:.1f} times its speed: not live" if study.speed >= FAST else ""
 
 
-def _trickles(study: Study, limits: Limits) -> _Measured:
+def _trickles(study: Study) -> _Measured:
     shares: dict[int, float] = {}
     for point in study.awaited:
         segment, lead = point.segment, point.segment.media.lead
@@ -608,7 +584,7 @@ def _trickles(study: Study, limits: Limits) -> _Measured:
     return _Measured(figure, "bad", values, [seq for seq, share in shares.items() if share < LUMP])
 
 
-def _real_time(study: Study, limits: Limits) -> _Measured:
+def _real_time(study: Study) -> _Measured:
     speed = study.speed or 1.0
     points = study.awaited
     wall_s = points[-1].segment.answered_s - points[0].segment.answered_s
@@ -619,7 +595,7 @@ def _real_time(study: Study, limits: Limits) -> _Measured:
     return _Measured(f"{speed:.3f} s of media per second", problem, values)
 
 
-def _jitter(study: Study, limits: Limits) -> _Measured:
+def _jitter(study: Study) -> _Measured:
     # A publisher that is slow throughout is the rule's before.
     speed = study.speed or 1.0
     late: list[float] = []
@@ -628,28 +604,28 @@ def _jitter(study: Study, limits: Limits) -> _Measured:
     for point in study.awaited:
         delay = point.segment.answered_s - point.media_s / speed
         quickest = min(quickest, delay)
-        if delay - quickest > limits.jitter_s and (not late or late[-1] <= limits.jitter_s):
+        if delay - quickest > study.limits.jitter_s and (not late or late[-1] <= study.limits.jitter_s):
             where.append(point.segment.seq)
         late.append(delay - quickest)
     values: dict[str, Value] = {"max_late_s": round(max(late), 6), "p95_late_s": round(quantile(late, 0.95), 6)}
     return _Measured(f"up to {_time(max(late))} late", "bad" if where else "", values, where)
 
 
-def _latency(study: Study, limits: Limits) -> _Measured:
+def _latency(study: Study) -> _Measured:
     made = [(segment, segment.media.producer_us) for segment in study.media]
     times = [(segment, us) for segment, us in made if us is not None]
-    return _delays(study, times, limits) if times else _skip("segments carry no producer time")
+    return _delays(study, times) if times else _skip("segments carry no producer time")
 
 
-def _picture_latency(study: Study, limits: Limits) -> _Measured:
+def _picture_latency(study: Study) -> _Measured:
     pictures = [(segment, segment.media.picture) for segment in study.media]
     times = [(one, picture.clock_ms * 1000) for one, picture in pictures if picture and picture.clock_ms is not None]
     if not times:
         return _skip("no clock in the picture (tricklecast publish URL testsrc has one)")
-    return _delays(study, times, limits)
+    return _delays(study, times)
 
 
-def _delays(study: Study, times: Sequence[tuple[Received, int]], limits: Limits) -> _Measured:
+def _delays(study: Study, times: Sequence[tuple[Received, int]]) -> _Measured:
     """Latencies, of segments and the microseconds at which they were made."""
     delays = {one.seq: (one.wall_us - us) / 1e6 for one, us in times if study.was_awaited(one)}
     if not delays:
@@ -662,11 +638,12 @@ def _delays(study: Study, times: Sequence[tuple[Received, int]], limits: Limits)
     if least < -SKEWED_S:
         return _Measured(f"{_time(least)}: clocks differ", "clocks", {**values, "clock_skew_s": round(-least, 6)})
     figure = f"{_time(usual)} (95 %: {_time(most)}, most: {_time(max(delays.values()))})"
-    where = [seq for seq, delay in delays.items() if delay > limits.latency_s] if most > limits.latency_s else []
+    limit_s = study.limits.latency_s
+    where = [seq for seq, delay in delays.items() if delay > limit_s] if most > limit_s else []
     return _Measured(figure, "high" if where else "", values, where)
 
 
-MEASURES: Final[dict[str, Callable[[Study, Limits], _Measured]]] = {
+MEASURES: Final[dict[str, Callable[[Study], _Measured]]] = {
     measure.__name__.removeprefix("_"): measure
     for measure in (
         *(_received, _gaps, _skipped, _truncated, _broken, _empty, _restarts, _content_type, _first_byte, _lag, _head),

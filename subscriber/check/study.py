@@ -170,11 +170,33 @@ class Point:
     media_s: float
 
 
+@dataclass(frozen=True, slots=True)
+class Limits:
+    """Limits of a check, in seconds. A limit that the user gave fails when it is exceeded; a default only warns.
+
+    Attributes:
+        latency_s: end-to-end latency, of 95 % of the segments. 5 s is a tenth of what plain HLS has, and still far
+            more than a trickled segment needs.
+        segment_s: length of a segment. Apple's HLS authoring specification (7.5) recommends 6 s, and x264 makes a
+            keyframe every 10 s at 25 fps by default.
+        jitter_s: by how much a segment may come later than its time line says: what a player has to buffer.
+        skew_s: distance between sound and picture at a segment's start. Broadcast multiplexes have up to 1.5 s.
+        given: which of them the user gave.
+    """
+
+    latency_s: float = 5.0
+    segment_s: float = 10.0
+    jitter_s: float = 1.0
+    skew_s: float = 2.0
+    given: frozenset[str] = frozenset()
+
+
 class Study:
     """The answers to the rules' questions about a run."""
 
-    def __init__(self, run: Run) -> None:
+    def __init__(self, run: Run, limits: Limits) -> None:
         self.run = run
+        self.limits = limits
         self.segments = run.segments
         self.filled = [segment for segment in run.segments if segment.size]
         self.media = [segment for segment in self.filled if segment.media.container in FORMATS]

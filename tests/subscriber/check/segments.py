@@ -17,7 +17,7 @@ from av.stream import Stream
 
 from tricklecast.subscriber.check.media import Media, MediaReader, SegmentBytes
 from tricklecast.subscriber.check.rules import Judgement, judge
-from tricklecast.subscriber.check.study import Head, Received, Run, Study
+from tricklecast.subscriber.check.study import Head, Limits, Received, Run, Study
 from tricklecast.trickle import wire
 
 MPEGTS: Final = {"mpegts_copyts": "1", "flush_packets": "1", "mpegts_flags": "pat_pmt_at_frames", "pcr_period": "20"}
@@ -169,7 +169,7 @@ def in_time(
         share: over how much of its length each arrives.
         late_s: by how much the segment of that number is late.
     """
-    study = Study(Run(tuple(segments)))
+    study = Study(Run(tuple(segments)), Limits())
     times = {point.segment.number: point.media_s for point in study.line}
     found: list[Received] = []
     asked_s = now_s = 100.0

@@ -30,8 +30,8 @@ from tests.subscriber.check.segments import (
 from tests.support.inputs import made, picture, tone
 from tricklecast.publisher.media.reader import MediaOptions
 from tricklecast.subscriber.check.media import Media
-from tricklecast.subscriber.check.rules import MEASURES, RULES, Level, Limits, judge
-from tricklecast.subscriber.check.study import Ended, Head, Received, Run
+from tricklecast.subscriber.check.rules import MEASURES, RULES, Level, judge
+from tricklecast.subscriber.check.study import Ended, Head, Limits, Received, Run
 from tricklecast.trickle.media.containers import Container
 
 Clip = Callable[..., Path]
