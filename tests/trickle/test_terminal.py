@@ -104,6 +104,7 @@ def test_a_command_gets_the_credentials_of_its_options(monkeypatch: pytest.Monke
     _, given = command(url="u", token="secret", wait=True)
     assert given.auth is not None
     assert (given.auth.token, given.tls) == ("secret", None)
+    assert given.arguments == {"verify": True, "auth": given.auth}
 
 
 # Access tokens.
