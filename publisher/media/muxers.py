@@ -4,7 +4,7 @@ libavformat writes the transport packets and the init segments. These things are
 segment to segment, or because libavformat would hold packets back:
 
 - MPEG-TS: continuity counters, tables at the start of each segment, and the interleaving of streams;
-- MP4: the fragments (``moof`` and ``mdat``), and tracks of text (:mod:`tricklecast.publisher.media.texts`).
+- MP4: the fragments (``moof`` and ``mdat``), and the samples of text (:mod:`tricklecast.publisher.media.texts`).
 
 Numbers of sections refer to ISO/IEC 13818-1 (MPEG-TS) and ISO/IEC 14496-12 (MP4).
 """
@@ -14,14 +14,14 @@ from __future__ import annotations
 import io
 import re
 import struct
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from fractions import Fraction
 from itertools import count, pairwise
 from typing import TYPE_CHECKING, Any, Final, Literal, TypeAlias
 
-from tricklecast.publisher.media.texts import TEXT_CODECS, TextTrack, is_text, with_texts
+from tricklecast.publisher.media.texts import TEXT_CODECS, TextTrack, is_text
 from tricklecast.trickle import wire
 from tricklecast.trickle.media import containers
 from tricklecast.trickle.media.clock import prft_box, temi_packet
@@ -623,17 +623,16 @@ class _Mp4Muxer:
                 track.check()
             described = self._described()
             if described != self._init_of and any(part is not None for part in described):
-                init = _init_segment([track for track in self._tracks.values() if track.is_described])
-                self._init = with_texts(init, list(self._texts.values()))
-                self._init_of = described
+                known = [track for track in self._tracks.values() if track.is_described]
+                self._init, self._init_of = _init_segment(known, self._texts.values()), described
         return self._init
 
     def _described(self) -> list[bytes | None]:
         return [track.extradata if track.is_described else None for track in self._tracks.values()]
 
 
-def _init_segment(tracks: list[_Track]) -> bytes:
-    """Let libavformat write ``ftyp`` and ``moov``, and tell the tracks their numbers."""
+def _init_segment(tracks: Sequence[_Track], texts: Iterable[TextTrack] = ()) -> bytes:
+    """Let libavformat write ``ftyp`` and ``moov``, and tell the tracks their numbers: those of text are the last."""
     import av
 
     sink = Sink()
@@ -645,6 +644,8 @@ def _init_segment(tracks: list[_Track]) -> bytes:
                 copy.codec_context.codec_tag = tag
             if track.decoder is not None:
                 _take_shape(copy, track.decoder)
+        for text in texts:
+            text.announce(muxer)
         muxer.start_encoding()
         for track, copy in zip(tracks, copies, strict=True):
             if track.first is not None:
@@ -653,8 +654,10 @@ def _init_segment(tracks: list[_Track]) -> bytes:
                 packet.pts = packet.dts = 0
                 muxer.mux_one(packet)
     init = containers.init_segment(sink.take())
-    for track, header in zip(tracks, containers.tracks(init), strict=True):
+    for track, header in zip(tracks, containers.tracks(init), strict=False):
         track.number, track.scale = header.number, header.timescale
+    for number, text in enumerate(texts, tracks[-1].number + 1):
+        text.number = number
     return init
 
 

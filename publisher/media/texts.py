@@ -6,24 +6,27 @@ during it is known: its samples cover its time without a gap, with empty ones wh
 behind the end is held for the next segment, which begins with the rest of it. Cues that are shown together become one
 sample with a line each, since a track shows one sample at a time.
 
-The text is plain: tags and styles are left out. Numbers of sections refer to ISO/IEC 14496-12.
+The text is plain: tags and styles are left out.
 """
 
 from __future__ import annotations
 
 import html
+import os
 import re
 import struct
 from collections.abc import Sequence
 from dataclasses import dataclass
+from fractions import Fraction
 from itertools import pairwise
 from typing import TYPE_CHECKING, Final, NamedTuple
 
-from tricklecast.trickle.media.containers import box, boxes, full_box, tracks
+from tricklecast.trickle.media.containers import box
 from tricklecast.trickle.media.timeline import CLOCK_HZ, MAX_JUMP
-from tricklecast.trickle.pyav import codec_name
+from tricklecast.trickle.pyav import codec_name, copied
 
 if TYPE_CHECKING:
+    from av.container import OutputContainer
     from av.stream import Stream
 
 TEXT_CODECS: Final = frozenset({"mov_text", "subrip", "webvtt", "ass", "ssa"})
@@ -163,50 +166,29 @@ class TextTrack:
         self._at = end
         return _samples(shown, begin, end)
 
-    def trak(self) -> bytes:
-        """The box that announces it (section 8.3)."""
-        matrix = struct.pack(">9I", 0x10000, 0, 0, 0, 0x10000, 0, 0, 0, 0x40000000)
-        # Behind the number: no duration. Behind the layer: the group of subtitles, of which one is shown; no volume.
-        place = struct.pack(">4xI8xHHH2x", 0, 0, 3, 0)
-        size = bytes(8)
-        head = full_box(
-            b"tkhd", 0, 3 if self._is_default else 2, bytes(8), self.number.to_bytes(4), place, matrix, size
-        )
-        times = struct.pack(">8xIIHH", CLOCK_HZ, 0, _packed(self._language), 0)
-        handler = full_box(b"hdlr", 0, 0, bytes(4), b"sbtl", bytes(12), b"subtitles\0")
-        here = full_box(b"dref", 0, 0, (1).to_bytes(4), full_box(b"url ", 0, 1))
-        table = box(
-            b"stbl",
-            full_box(b"stsd", 0, 0, (1).to_bytes(4), _ENTRY),
-            full_box(b"stts", 0, 0, bytes(4)),
-            full_box(b"stsc", 0, 0, bytes(4)),
-            full_box(b"stsz", 0, 0, bytes(8)),
-            full_box(b"stco", 0, 0, bytes(4)),
-        )
-        media = box(b"minf", full_box(b"nmhd", 0, 0), box(b"dinf", here), table)
-        return box(b"trak", head, box(b"mdia", full_box(b"mdhd", 0, 0, times), handler, media))
+    def announce(self, muxer: OutputContainer) -> None:
+        """Add a stream for it to the muxer of an init segment."""
+        import av
+        from av.stream import Disposition
 
-    def trex(self) -> bytes:
-        """The box that says that its samples come in fragments (section 8.8.3)."""
-        return full_box(b"trex", 0, 0, struct.pack(">IIIII", self.number, 1, 0, 0, 0))
+        # A copy of a stream needs no encoder, which would want a header of ASS.
+        with av.open(os.devnull, "w", format="null") as nowhere:
+            stream = copied(nowhere.add_stream("mov_text"), muxer)
+        stream.codec_context.extradata, stream.time_base = _STYLE, Fraction(1, CLOCK_HZ)
+        language = self._language.lower()
+        stream.metadata["language"] = language if re.fullmatch("[a-z]{3}", language) else "und"
+        if self._is_default:
+            stream.disposition = Disposition.default
 
 
-_ENTRY: Final = box(
-    b"tx3g",
-    struct.pack(">6xH", 1),
-    struct.pack(">IbB4x8x", 0, 1, 0xFF),  # in the middle, at the bottom, in a box of the player's choice
-    struct.pack(">HHHBBI", 0, 0, 1, 0, 18, 0xFFFFFFFF),  # the first font, 18 points, white
-    box(b"ftab", struct.pack(">HHB", 1, 1, 10), b"Sans-Serif"),
+_STYLE: Final = b"".join(
+    (
+        struct.pack(">IbB4x8x", 0, 1, 0xFF),  # in the middle, at the bottom, in a box of the player's choice
+        struct.pack(">HHHBBI", 0, 0, 1, 0, 18, 0xFFFFFFFF),  # the first font, 18 points, white
+        box(b"ftab", struct.pack(">HHB", 1, 1, 10), b"Sans-Serif"),
+    )
 )
 """How text looks, unless the player decides it."""
-
-
-def _packed(language: str) -> int:
-    """Three letters of five bits each (section 8.4.2)."""
-    known = language.lower()
-    known = known if len(known) == 3 and known.isascii() and known.isalpha() else "und"
-    first, second, third = (ord(letter) - 0x60 for letter in known)
-    return first << 10 | second << 5 | third
 
 
 def _samples(cues: Sequence[_Cue], begin: int, end: int) -> list[TextSample]:
@@ -221,27 +203,3 @@ def _samples(cues: Sequence[_Cue], begin: int, end: int) -> list[TextSample]:
             start = samples.pop().begin
         samples.append(TextSample(start, stop, data))
     return samples
-
-
-def with_texts(init: bytes, texts: Sequence[TextTrack]) -> bytes:
-    """Announce text in an init segment, behind its tracks; the text's tracks get their numbers."""
-    for number, text in enumerate(texts, max((track.number for track in tracks(init)), default=0) + 1):
-        text.number = number
-    parts = []
-    for item in boxes(init):
-        whole = init[item.start : item.end]
-        parts.append(_moov(whole[8:], texts) if texts and item.kind == b"moov" else whole)
-    return b"".join(parts)
-
-
-def _moov(body: bytes, texts: Sequence[TextTrack]) -> bytes:
-    parts = []
-    for item in boxes(body):
-        whole = body[item.start : item.end]
-        if item.kind == b"mvhd":  # it ends with the number of the next track
-            whole = whole[:-4] + (texts[-1].number + 1).to_bytes(4)
-        elif item.kind == b"mvex":
-            parts += [text.trak() for text in texts]
-            whole = box(b"mvex", whole[8:], *(text.trex() for text in texts))
-        parts.append(whole)
-    return box(b"moov", *parts)

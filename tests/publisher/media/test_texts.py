@@ -24,7 +24,6 @@ from tricklecast.publisher.media.texts import (
     TextSample,
     TextTrack,
     plain_text,
-    with_texts,
 )
 from tricklecast.publisher.steps import Step
 from tricklecast.trickle.media.containers import Track, tracks
@@ -137,12 +136,6 @@ def test_what_is_held_has_a_limit() -> None:
     assert one.left_out == 2
     (only,) = one.take(0, S)
     assert len(only.data) == 2 + int.from_bytes(only.data[:2]) == 2 + 0xFFFF
-
-
-def test_an_init_segment_without_text_stays() -> None:
-    """Whatever it is."""
-    assert with_texts(b"", [track()]) == b""
-    assert with_texts(b"\0\0\0\x09ftypx", []) == b"\0\0\0\x09ftypx"
 
 
 def film(path: Path, tmp_path: Path, codec: str = "subrip", seconds: float = 3) -> Path:
