@@ -79,16 +79,17 @@ def checked(option: str, parse: Callable[[S], T], value: S) -> T:
         raise typer.BadParameter(str(error), param_hint=option) from None
 
 
-def no_channel(error: ChannelNotFound, url: str, hint: str = "") -> TrickleError:
+def no_channel(error: ChannelNotFound, url: str, wait_s: float | None = None) -> TrickleError:
     """Turn a client's error into a command's message that the channel does not exist.
 
     Args:
-        hint: a sentence that says what the user can do.
+        wait_s: the value of ``--wait``, in seconds; ``None``: the command has no such option.
     """
     if error.detail and error.detail not in NOT_FOUND_WORDS:  # the server says more than that
         error.hint = ""  # it is for programs
         return error
-    return TrickleError(f"no channel at {redacted_urls(url)}; is its publisher running?{hint and f' {hint}'}")
+    hint = " --wait 10s waits for it" if wait_s == 0 else ""
+    return TrickleError(f"no channel at {redacted_urls(url)}; is its publisher running?{hint}")
 
 
 # Credentials of commands.

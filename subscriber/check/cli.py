@@ -109,7 +109,7 @@ async def check(
         with Screen().live(progress):
             await probe.look()
     except ChannelNotFound as error:
-        raise no_channel(error, url, "" if wait_s else "--wait 10s waits for it") from error
+        raise no_channel(error, url, wait_s) from error
     finally:
         # Also after Ctrl-C, unless it failed before there was anything to tell.
         if probe.segments or sys.exc_info()[0] is None:

@@ -190,7 +190,7 @@ async def subscribe(
         if report is not None and on_stderr:
             raise typer.Exit(1) from error  # the last event says why; nothing but events may go to this stream
         if isinstance(error, ChannelNotFound):
-            raise no_channel(error, url, "" if request.wait_s else "--wait 10s waits for it") from error
+            raise no_channel(error, url, request.wait_s) from error
         raise
     lost = totals.missed + (totals.truncated + totals.broken if fail_on == "loss" else 0)
     if lost and fail_on != "never":

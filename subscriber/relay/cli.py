@@ -72,6 +72,6 @@ async def relay(
     try:
         is_whole = await run(request)
     except ChannelNotFound as error:
-        raise no_channel(error, url, "" if request.wait_s else "--wait 10s waits for it") from error
+        raise no_channel(error, url, request.wait_s) from error
     if not is_whole:
         raise typer.Exit(LOSS_EXIT_CODE)

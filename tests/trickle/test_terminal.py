@@ -264,14 +264,15 @@ def test_a_part_of_a_command_shows_its_lines_elsewhere() -> None:
 
 
 @pytest.mark.parametrize(
-    ("detail", "hint", "text"),
+    ("detail", "wait_s", "text"),
     [
-        ("Stream not found", "", "no channel at http://h/trickle/c?token=***; is its publisher running?"),
-        ("", "Wait.", "no channel at http://h/trickle/c?token=***; is its publisher running? Wait."),
-        ("Not found: look there", "Wait.", "channel not found: Not found: look there (HTTP 404)"),
+        ("Stream not found", None, "no channel at http://h/trickle/c?token=***; is its publisher running?"),
+        ("", 5.0, "no channel at http://h/trickle/c?token=***; is its publisher running?"),
+        ("", 0.0, "no channel at http://h/trickle/c?token=***; is its publisher running? --wait 10s waits for it"),
+        ("Not found: look there", 0.0, "channel not found: Not found: look there (HTTP 404)"),
     ],
 )
-def test_a_missing_channel_is_named(detail: str, hint: str, text: str) -> None:
+def test_a_missing_channel_is_named(detail: str, wait_s: float | None, text: str) -> None:
     """The message has no secrets and a hint, unless the server says that the URL is wrong."""
     error = ChannelNotFound(404, detail=detail)
-    assert str(no_channel(error, "http://h/trickle/c?token=secret", hint)) == text
+    assert str(no_channel(error, "http://h/trickle/c?token=secret", wait_s)) == text
