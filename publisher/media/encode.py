@@ -195,7 +195,7 @@ class Encoder(ABC):
         self.stream = cast("VideoStream | AudioStream", self._container.add_stream(encoder, rate=rate))
         self._encoder = encoder
         self._expected: Fraction | None = None
-        self._captured: deque[tuple[Fraction, int]] = deque(maxlen=_REMEMBERED)
+        self._captured: deque[tuple[int, int]] = deque(maxlen=_REMEMBERED)  # media and capture times, in microseconds
         self._context: Any = self.stream.codec_context
         self._configure(self._context)
         try:
@@ -221,7 +221,7 @@ class Encoder(ABC):
 
     def note(self, time: Fraction, captured_us: int) -> None:
         """The frame at this media time, in seconds, was captured at ``captured_us``."""
-        self._captured.append((time, captured_us))
+        self._captured.append((round(time * 1_000_000), captured_us))
 
     def restart(self) -> Iterator[Packet[Stream]]:
         """Hand out the frames that are held back, and begin anew, with a keyframe: the next frame may have any time."""
@@ -244,10 +244,11 @@ class Encoder(ABC):
 
     def _captured_at(self, time: Fraction) -> int | None:
         """When that was captured, judged by the nearest known time."""
-        nearest = min(self._captured, key=lambda known: abs(known[0] - time), default=None)
-        if nearest is None or abs(nearest[0] - time) > JUMP_S:
+        time_us = round(time * 1_000_000)
+        nearest = min(self._captured, key=lambda known: abs(known[0] - time_us), default=None)
+        if nearest is None or abs(nearest[0] - time_us) > JUMP_S * 1_000_000:
             return None
-        return nearest[1] + round((time - nearest[0]) * 1_000_000)
+        return nearest[1] + time_us - nearest[0]
 
     @abstractmethod
     def _configure(self, context: Any) -> None: ...
