@@ -501,21 +501,15 @@ class FragmentedMp4:
 
     def __init__(self) -> None:
         self._numbers = count(1)
-        self._texts: dict[int, tuple[Stream, TextTrack]] = {}  # cues outlive a muxer, and no source
+        self._texts: dict[Stream, TextTrack] = {}  # cues outlive a muxer, and no source
 
     def muxer(self, streams: Streams, lead: int) -> Muxer:
         """As :meth:`MpegTs.muxer`."""
-        media, texts = {}, {}
-        for track, stream in streams.items():
-            if not is_text(stream):
-                media[track] = stream
-                continue
-            before, text = self._texts.get(track, (None, None))
-            if text is None or before is not stream:
-                text = TextTrack.of(stream)
-            texts[track] = stream, text
-        self._texts = texts
-        return _Mp4Muxer(media, lead, self._numbers, {track: text for track, (_, text) in texts.items()})
+        shown = {track: stream for track, stream in streams.items() if is_text(stream)}
+        self._texts = {stream: self._texts.get(stream) or TextTrack.of(stream) for stream in shown.values()}
+        media = {track: stream for track, stream in streams.items() if track not in shown}
+        texts = {track: self._texts[stream] for track, stream in shown.items()}
+        return _Mp4Muxer(media, lead, self._numbers, texts)
 
 
 class _Mp4Muxer:
