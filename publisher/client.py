@@ -170,7 +170,7 @@ class Publisher:
             for room, at most ``buffer_s`` (:exc:`~tricklecast.trickle.errors.PublisherFull`). ``"drop"``, for live
             media: the oldest segments are given up, and those that ended more than ``buffer_s`` ago; the ones that a
             connection carries come last. Their writers are told
-            (:exc:`~tricklecast.trickle.errors.SegmentDropped`), and so are their readers.
+            (:exc:`~tricklecast.trickle.errors.SegmentDropped`), and so are readers of one of which a part was sent.
         idle_rotation_s: when nothing was written for so many seconds, the preconnect is ended as an empty segment and
             the next one opened, so that proxies and subscribers see life (25 is usual); ``None``: never.
         headers: sent with every request. ``Trickle-Client`` is the name that the server's logs and other publishers
@@ -305,8 +305,8 @@ class Publisher:
                     error.add_note(f"and while the publisher was detached: {failure}")
                 return
             await self.close()
-        if was_open and (seqs := self._segments.unseen):
-            raise SegmentsUnconfirmed(seqs, self._segments.forgotten)
+        if was_open and any(unseen := self._segments.unseen):
+            raise SegmentsUnconfirmed(*unseen)
 
     def segment(self, *, wait: bool = True) -> SegmentWriter:
         """The next segment, as an async context manager.

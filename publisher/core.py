@@ -467,7 +467,13 @@ class Plan:
             return self._stop(Superseded(error.status, seq=ticket.seq, detail=why, latest=error.latest))
         if not progress.held:
             return self._drop(ticket, error)
-        if (delay_s := self._refused(error, progress.lived_s)) is None:
+        if self.numbering.has_gap(error.latest, ticket.seq):
+            # What was given up never came to the server, and an older segment is open: the next answer may be another.
+            delay_s = self._retries.outlast(progress.now, self._rng, known=self._held)
+            self._held = True
+        else:
+            delay_s = self._refused(error, progress.lived_s)
+        if delay_s is None:
             return self._stop(error)
         seq = self.numbering.move(ticket.seq, error.latest, begun=progress.begun)
         return RetryAfter(delay_s, error=error) if seq is None else Resync(delay_s, seq, error)
@@ -676,7 +682,19 @@ class Numbering:
     def leaps(self, seq: int) -> bool:
         """Whether all before this seq are done with, and the server may not know it: it may never have heard of some
         that were given up here, and would wait for them before it takes this one."""
-        return 0 <= self._head < seq - 1 and seq <= min(self._unsettled, default=seq)
+        return 0 <= self._head < seq - 1 and self.is_oldest(seq)
+
+    def is_oldest(self, seq: int) -> bool:
+        """Whether all before this seq are done with, so that those behind it can leap over it if it is not sent."""
+        return seq <= min(self._unsettled, default=seq)
+
+    def has_gap(self, head: int, seq: int) -> bool:
+        """Whether a number was given up for which a server with this head waits before it takes ``seq``."""
+        return any(head <= one < seq for one in self._loose)
+
+    def is_beside_gap(self, seq: int) -> bool:
+        """Whether the one before or after it was given up: the server takes no segment behind two that it has not."""
+        return seq - 1 in self._loose or seq + 1 in self._loose
 
     def bind(self, seq: int) -> None:
         """There is something to send as this seq."""

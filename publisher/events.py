@@ -51,7 +51,7 @@ class SegmentLost(Event):
     """A segment was not published.
 
     Attributes:
-        seq: its number; ``None`` if it had none yet.
+        seq: its number; ``None`` if it had none yet, or the next segment has got it.
         error: why. ``SegmentDropped``: too many were in flight; ``ClosedHere``: its own writer left it.
     """
 

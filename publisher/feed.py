@@ -271,10 +271,11 @@ class Feed:
             await segment.settled()
             self.totals.segments += 1
             self._in_flight.pop(segment, None)
-        except SegmentDropped:
+        except SegmentDropped as error:
             self.totals.dropped += 1
             self._in_flight.pop(segment, None)
-            self._warn(f"segment {segment.seq} is dropped: {self._publisher.trouble or 'the network is too slow'}")
+            name = "a segment" if error.seq is None else f"segment {error.seq}"
+            self._warn(f"{name} is dropped: {self._publisher.trouble or 'the network is too slow'}")
         except Exception as error:
             if self._publisher.error is None and isinstance(error, BrokenByPeer):
                 self.totals.lost += 1

@@ -403,6 +403,9 @@ class Upload:
         self.body = body
         self.scope: anyio.CancelScope | None = None  # of the carrier that carries it now
         self.is_cut = False
+        self.has_number = True  # its own: it was not given to the next one
+        self.waits = True  # no carrier has had it yet, and it is to get one
+        self.is_carried = False  # a request is being made
         self.stay: anyio.CancelScope | None = None  # cancelling it cuts this attempt off: another one follows
         self.segment: SegmentWriter | None = None  # None while it is a preconnect
         self.touched = False  # something of it has been handed to a connection
@@ -413,6 +416,12 @@ class Upload:
         self.is_cut = True
         if self.scope is not None:
             self.scope.cancel()
+
+
+def _hold(segment: SegmentWriter) -> int:
+    """How much of a connection a segment has: nothing, one that is being made, or one that has taken bytes of it."""
+    upload = segment._upload
+    return 0 if upload is None or not upload.is_carried else 1 + (upload.touched and not upload.resting)
 
 
 StartTask: TypeAlias = Callable[..., object]
@@ -458,6 +467,7 @@ class Segments:
         self._pending: list[SegmentWriter] = []
         self._ahead: list[Upload] = []  # preconnects, by seq
         self._queued: deque[Upload] = deque()  # requests of segments that wait for others' tasks to end, by seq
+        self._carriers = 0  # tasks that carry requests, one after the other
         self._carried = 0  # requests that have a carrier, or are due for one
         self._due: deque[Upload] = deque()  # the latter
         self._free: list[Notifier] = []  # of carriers that wait for a request
@@ -490,9 +500,12 @@ class Segments:
         return self._report.is_detailed
 
     @property
-    def unseen(self) -> tuple[int, ...]:
-        """The seqs of segments that were lost, dropped or cut off, and of which their writers do not know it."""
-        return tuple(sorted(segment.seq for segment in self._unseen if not (segment._seen or segment._asking)))
+    def unseen(self) -> tuple[tuple[int, ...], int]:
+        """The segments that were lost, dropped or cut off, and of which their writers do not know it: the seqs of the
+        newest, and how many there are besides, older ones or without a number."""
+        found = [one._upload for one in self._unseen if one._upload is not None and not (one._seen or one._asking)]
+        seqs = sorted(upload.ticket.seq for upload in found if upload.has_number)
+        return tuple(seqs), self.forgotten + len(found) - len(seqs)
 
     # For segments.
 
@@ -566,10 +579,11 @@ class Segments:
 
         Those that a connection carries come last: on a slow network each would be cut when most of it had been sent,
         and half of what the network can take would be wasted. A connection that is silent for long is given up, and
-        then its segment is the oldest one again.
+        then its segment is the oldest one again. Before them come those for which a connection is being made: their
+        numbers have to be used all the same.
         """
         found = [one for one in self._pending if one._upload is None or one._upload.body is not spare]
-        found.sort(key=lambda one: one._upload is not None and one._upload.touched and not one._upload.resting)
+        found.sort(key=_hold)
         for oldest in found:  # in their order, those that are carried behind all others
             if not condition(oldest):
                 break
@@ -605,12 +619,12 @@ class Segments:
 
         Args:
             tell: tell the server, too, so that readers do not wait for the rest.
-            gap: its number may stay unused: all that are older are given up, too, and the next one leaps over them.
+            gap: its number may stay unused.
         """
         upload = segment._upload
-        if upload is not None and upload in self._queued and (gap or self._close_up(upload)):
+        if upload is not None and upload.waits and (gap or self._close_up(upload)):
             if gap:
-                self._queued.remove(upload)
+                self._remove(upload)
                 self._plan.numbering.settle(upload.ticket.seq, closed=False)
             upload.body.stop()
         elif segment._result is None and upload is not None and not self._regain(upload, gap=gap):
@@ -727,27 +741,63 @@ class Segments:
 
     def drop(self, segment: SegmentWriter) -> None:
         """Give a segment up for a newer one."""
-        begun_as = segment._upload.ticket.seq if segment._upload is not None and segment._upload.touched else None
+        upload = segment._upload
+        begun_as = upload.ticket.seq if upload is not None and upload.touched else None
         if begun_as is not None:
             self._plan.uncertain = True
         error = SegmentDropped(begun_as)
         error.__cause__ = self._plan.trouble
-        self.give_up(segment, error, gap=True)
+        self.give_up(segment, error, gap=upload is not None and self._may_leave_gap(upload))
+
+    def _may_leave_gap(self, upload: Upload) -> bool:
+        """Whether the server takes those behind a segment if there is no request for it any more.
+
+        They leap over it if all that are older are done with. Otherwise it counts against the one segment that the
+        server takes beyond its head, and a later one that overtakes another on the way would be refused. So there are
+        as few gaps as can be: a segment whose request waits for others gives its number away.
+        """
+        numbering, seq = self._plan.numbering, upload.ticket.seq
+        return numbering.is_oldest(seq) or not (upload.waits or numbering.is_beside_gap(seq))
 
     def _close_up(self, upload: Upload) -> bool:
-        """Take a segment out of the queue, and give its number to the one behind it, and so on: the last one is free.
+        """Take out a segment that waits, and give its number to the one behind it, and so on: the last one is free.
 
         A number for which there is no request would hold those behind it up, for as long as an older segment is open.
-        Returns ``False``, and does nothing, if others are numbered behind the queue.
+        Returns ``False``, and changes no number, if others are numbered behind those that wait.
         """
-        last = self._queued[-1]
-        if last.segment is None or not self._plan.numbering.hand_back(last.ticket.seq):
+        waiting = [*self._due, *self._queued]
+        numbering = self._plan.numbering
+        while waiting[-1].segment is None:  # a preconnect, which is opened again
+            last = waiting.pop()
+            if not numbering.hand_back(last.ticket.seq):
+                return False
+            self._remove(last)
+            if last in self._ahead:
+                self._ahead.remove(last)
+        if not numbering.hand_back(waiting[-1].ticket.seq):
             return False
-        behind = list(self._queued)[self._queued.index(upload) + 1 :]
-        self._queued.remove(upload)
-        for one in behind:
-            one.ticket.seq, upload.ticket.seq = upload.ticket.seq, one.ticket.seq
+        self._remove(upload)
+        behind = waiting[waiting.index(upload) :]
+        for one, seq in zip(behind[1:], [one.ticket.seq for one in behind[:-1]], strict=True):
+            one.ticket.seq = seq
+        upload.has_number = False
         return True
+
+    def _remove(self, upload: Upload) -> None:
+        """Take out one that waits."""
+        upload.waits = False
+        if upload in self._due:
+            self._due.remove(upload)
+            self._carried -= 1
+            self._take_next()
+        else:
+            self._queued.remove(upload)
+
+    def _take_next(self) -> None:
+        """A carrier has nothing to do: the first one of the queue is due."""
+        if self._queued:
+            self._carried += 1
+            self._due.append(self._queued.popleft())
 
     def _regain(self, upload: Upload, *, gap: bool) -> bool:
         """Take a request to which nothing was handed over from its segment; ``False`` if it has to be cut off.
@@ -757,7 +807,7 @@ class Segments:
         """
         if upload.touched or not upload.body.take_all_back():
             return False
-        if upload not in self._queued and self._plan.numbering.release(upload.ticket.seq):
+        if not upload.waits and self._plan.numbering.release(upload.ticket.seq):
             self._ahead.insert(0, upload)
         elif gap:
             return False
@@ -782,7 +832,8 @@ class Segments:
         self._due.append(upload)
         if self._free:
             self._free.pop().notify()
-        else:
+        elif self._carriers < self._carried:
+            self._carriers += 1
             self._start(self._carrier)
 
     async def _carrier(self) -> None:
@@ -802,7 +853,7 @@ class Segments:
 
     async def _carry(self, upload: Upload, scope: anyio.CancelScope) -> None:
         """Make the requests for one seq until its segment was published or lost."""
-        upload.scope = scope
+        upload.scope, upload.waits = scope, False
         try:
             while not upload.is_cut and (self._may_begin(upload) or await self._admitted(upload)):
                 if not self._begin(upload) or not await self._attempt(upload):
@@ -818,9 +869,7 @@ class Segments:
                 self._settle(upload.segment, self.error or ClosedHere("the segment was cut off"))
             upload.segment = None  # no cycle: the collector of garbage has nothing to do for segments
             self._carried -= 1
-            if self._queued:  # this carrier takes it
-                self._carried += 1
-                self._due.append(self._queued.popleft())
+            self._take_next()
             self._notify()
 
     async def _admitted(self, upload: Upload) -> bool:
@@ -865,6 +914,7 @@ class Segments:
     async def _attempt(self, upload: Upload) -> bool:
         """Make one request; whether another one is to follow."""
         begun_at = self.now()
+        upload.is_carried = True
         body, ticket = upload.body, upload.ticket
         sending = body.send(partial(self._on_begun, upload))
         outcome: ExchangeOutcome | None = None
@@ -920,7 +970,7 @@ class Segments:
         self._counts["retries"] += 1
         if decision.error is not None:
             self._report(Retrying(decision.error, delay_s, ticket.attempt + 1, ticket.seq))
-        upload.resting = True
+        upload.resting, upload.is_carried = True, False
         body.rest()
         await anyio.sleep(0.0 if holds else delay_s)
         return True
@@ -988,7 +1038,8 @@ class Segments:
         if len(self._unseen) > MAX_UNSEEN:
             oldest = self._unseen.popleft()
             self.forgotten += not (oldest._seen or oldest._asking)
-        self._report(SegmentLost(None if segment._upload is None else segment._upload.ticket.seq, result))
+        upload = segment._upload
+        self._report(SegmentLost(upload.ticket.seq if upload is not None and upload.has_number else None, result))
 
     # Requests that carry no segment.
 

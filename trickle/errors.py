@@ -212,7 +212,7 @@ class SegmentDropped(_Described, ClosedHere):
     """A publisher gave a segment up, since its buffer was full. The server has a part of it, or nothing.
 
     Attributes:
-        seq: the segment's seq; ``None`` if the program had written nothing of it yet.
+        seq: the segment's seq; ``None`` if nothing of it was sent.
     """
 
     seq: int | None = None
@@ -383,7 +383,7 @@ class SegmentsUnconfirmed(BrokenByPeer):
 
     Attributes:
         seqs: their seqs; of more than 1,000 segments, those of the newest.
-        more: number of the other segments.
+        more: number of the other segments, and of those that were given up before they were sent: they have no number.
     """
 
     def __init__(self, seqs: tuple[int, ...], more: int = 0) -> None:
@@ -394,8 +394,11 @@ class SegmentsUnconfirmed(BrokenByPeer):
 
     def __str__(self) -> str:
         shown = ", ".join(map(str, self.seqs[:10])) + (", …" if len(self.seqs) > 10 else "")
-        older = f", and {self.more} older ones" if self.more else ""
-        return f"not confirmed by the server: {'segment' if len(self.seqs) == 1 else 'segments'} {shown}{older}"
+        named = f"{'segment' if len(self.seqs) == 1 else 'segments'} {shown}" if shown else ""
+        others = (
+            f"{self.more} {'others' if shown else 'segment' if self.more == 1 else 'segments'}" if self.more else ""
+        )
+        return f"not confirmed by the server: {', and '.join(filter(None, (named, others)))}"
 
 
 class SegmentTooLarge(BrokenByPeer):

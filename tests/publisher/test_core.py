@@ -327,6 +327,20 @@ def test_a_preconnect_that_cannot_be_placed_stops(reply: Answer) -> None:
     assert isinstance(plan.on_post(ticket, reply, IDLE), Stop)
 
 
+def test_470_behind_what_was_given_up_is_waited_for_like_an_outage() -> None:
+    """The server never heard of it, and those behind it cannot leap while an older one is open: that costs no token."""
+    plan, oldest = started(budget=RetryBudget(0, 0))
+    given_up, following = take(plan), take(plan)
+    plan.numbering.settle(given_up.seq, closed=False)
+    for delay_s in (0.25, 0.5, 1.0):
+        assert plan.on_post(following, answer(470, Latest=oldest.seq + 1), WAITING) == RetryAfter(delay_s)
+        again = plan.before_request(following.again())
+        assert isinstance(again, Ticket)
+        following = again
+    late = replace(WAITING, now=RECONNECT_S)
+    assert isinstance(plan.on_post(following, answer(470, Latest=oldest.seq + 1), late), Stop)
+
+
 def test_470_to_bytes_that_are_gone_loses_the_segment() -> None:
     """What is not held any more cannot be sent again."""
     plan = Plan(50, rng=TopRandom())
@@ -1035,6 +1049,17 @@ def test_the_last_number_is_handed_back() -> None:
     assert not numbering.hand_back(5)
     assert numbering.hand_back(6)
     assert (numbering.newest, numbering.take()) == (5, 6)
+
+
+def test_a_number_that_is_given_up_can_be_leapt_over_or_is_beside_another() -> None:
+    """While an older one is open, the server takes one beyond its head, and so none behind two that it has not."""
+    numbering = published(4)
+    for _ in range(4):
+        numbering.bind(numbering.take())
+    assert [numbering.is_oldest(seq) for seq in (5, 6)] == [True, False]
+    numbering.settle(6, closed=False)
+    assert [numbering.is_beside_gap(seq) for seq in (5, 7, 8)] == [True, True, False]
+    assert [numbering.has_gap(head, 7) for head in (5, 6, 7)] == [True, True, False]
 
 
 @pytest.mark.parametrize(

@@ -159,12 +159,12 @@ def test_too_many_stalled_segments_are_dropped() -> None:
 
     async def main() -> None:
         trickle = Trickle()
-        trickle.instead = {f"POST {seq}": [silent] for seq in range(5)}
+        trickle.instead = {f"POST {seq}": [silent] for seq in range(2)}
         totals, warnings = await feed(trickle, segments(6, 100), drops=True, most=3)
         assert (totals.segments, totals.dropped, totals.lost) == (1, 3, 2)
-        assert warnings[:3] == [f"segment {seq} is dropped: the network is too slow" for seq in (1, 2, 3)]
-        assert {warning.split(":")[0] for warning in warnings[3:]} == {"segment 0 is lost", "segment 4 is lost"}
-        assert trickle.stored["5"] == [bytes([5]) * 100]
+        assert warnings[:3] == ["a segment is dropped: the network is too slow"] * 3
+        assert {warning.split(":")[0] for warning in warnings[3:]} == {"segment 0 is lost", "segment 1 is lost"}
+        assert trickle.stored["2"] == [bytes([5]) * 100]
 
     run(main())
 
@@ -179,7 +179,7 @@ def test_a_dropped_segment_is_not_blamed_on_the_network_if_the_server_said_no() 
         totals, warnings = await feed(trickle, segments(6, 100), drops=True, most=3, retries=1)
         assert (totals.segments, totals.dropped) == (0, 3)
         reason = "refused by the server: Limit reached: publishers (HTTP 503, segment 0)"
-        assert warnings[:3] == [f"segment {seq} is dropped: {reason}" for seq in range(3)]
+        assert warnings[:3] == [f"a segment is dropped: {reason}"] * 3
 
     run(main())
 

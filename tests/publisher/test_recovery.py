@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Iterator
+from contextlib import suppress
 from pathlib import Path
+from random import Random
 
 import anyio
 import anyio.lowlevel
@@ -18,9 +20,10 @@ from tests.support.local import LocalServer, local_server
 from tests.support.peers import fake_server, run
 from tests.support.waiting import WITHIN_S, until
 from tricklecast import testing
-from tricklecast.publisher import Publisher, SegmentWriter
+from tricklecast.publisher import Publisher, SegmentWriter, segments
 from tricklecast.subscriber import Subscriber
 from tricklecast.trickle import errors, wire
+from tricklecast.trickle.client.bridge import TrickleTransport
 
 CHUNKS = [b"one", b"2" * 5000, b"three" * 20_000, b"4", b"five"]
 WHOLE = b"".join(CHUNKS)
@@ -420,14 +423,113 @@ def test_segments_that_are_cut_off_before_they_begin_cost_no_others(server: Loca
             made = [await pub.begin() for _ in range(10)]
             for at, segment in enumerate(made):  # no request can have begun, since nothing here waits
                 segment.write_nowait(b"%d" % at)
-            for at in (1, 2, 5, 6):  # the first two have a request each, the others wait for their turn
+            for at in (1, 2, 5, 6):
                 made[at].abort()
             receipts = [await made[at].end() for at in (3, 4, 7, 8, 9)]
-            assert [receipt.seq for receipt in receipts] == [3, 4, 5, 6, 7]
-            assert (await pub.publish(b"next")).seq == 8
+            assert [receipt.seq for receipt in receipts] == [1, 2, 3, 4, 5]
+            assert (await pub.publish(b"next")).seq == 6
             assert (await made[0].end()).seq == 0
             assert pub.error is None
-            stored = [(await get(server, "ahead", seq)).content for seq in range(9)]
-        assert stored == [b"0", b"", b"", b"3", b"4", b"7", b"8", b"9", b"next"]
+            stored = [(await get(server, "ahead", seq)).content for seq in range(7)]
+        assert stored == [b"0", b"3", b"4", b"7", b"8", b"9", b"next"]
 
     run(main())
+
+
+def test_segments_that_are_dropped_hold_up_no_others(server: LocalServer) -> None:
+    """While an older one is open, the server would refuse those behind a gap, until nothing could be published."""
+
+    async def main() -> None:
+        async with publisher(f"{server_url(server)}/dropped", when_full="drop", most=8, preconnect=0) as pub:
+            old = await pub.begin()
+            await old.write(b"old")
+            made = []
+            for at in range(100):  # no request can begin, since nothing here waits
+                segment = await pub.begin()
+                segment.write_nowait(b"%d" % at)
+                segment.end_nowait()
+                made.append(segment)
+            fates = [await fate(segment) for segment in made]
+            assert fates == [None] * 93 + [*range(1, 8)]
+            assert (await old.end()).seq == 0
+            statistics = pub.statistics()
+            assert (statistics.segments, statistics.dropped, statistics.retries) == (8, 93, 0)
+            stored = [(await get(server, "dropped", seq)).content for seq in range(8)]
+        assert stored == [b"old", *(b"%d" % at for at in range(93, 100))]
+
+    run(main())
+
+
+def test_any_segments_are_published_or_told(server: LocalServer) -> None:
+    """Whatever is dropped and cut off beside an older one that is open, on a network that takes its time."""
+
+    class Slow(TrickleTransport):
+        """Requests take up to some milliseconds, each another time."""
+
+        async def handle_async_request(self, request: httpx.Request) -> httpx.Response:
+            await anyio.sleep(dice.random() ** 2 * 0.02)
+            return await super().handle_async_request(request)
+
+    async def work(pub: Publisher, name: int, published: dict[int, bytes]) -> None:
+        for at in range(10):
+            made = [(await pub.begin(), b"%d of %d " % (at, name) * dice.choice([1, 50, 500])) for _ in range(5)]
+            for segment, data in made:
+                with suppress(errors.SegmentDropped):
+                    segment.write_nowait(data)
+                    segment.end_nowait()
+                await anyio.sleep(dice.choice([0.0, 0.002]))
+            with anyio.move_on_after(dice.choice([0.01, WITHIN_S])):
+                for segment, data in made:
+                    if (seq := await fate(segment)) is not None:
+                        published[seq] = data
+            for segment, _ in made:
+                segment.abort()
+
+    async def main(channel: str) -> None:
+        url, published = f"{server_url(server)}/{channel}", dict[int, bytes]()
+        with suppress(errors.SegmentsUnconfirmed):  # those of which nobody asked
+            async with Publisher(url, when_full="drop", buffer_bytes=20_000, transport=Slow()) as pub:
+                pub._segments.most = 12
+                old = await pub.begin()
+                await old.write(b"old")
+                async with anyio.create_task_group() as tasks:
+                    for name in range(4):
+                        tasks.start_soon(work, pub, name, published)
+                if (seq := await fate(old, end=True)) is not None:
+                    published[seq] = b"old"
+                assert pub.error is None
+                for seq, data in published.items():
+                    assert (await get(server, channel, seq)).content == data
+        assert published
+
+    for seed in range(3):
+        dice = Random(seed)
+        run(main(f"any{seed}"))
+
+
+def test_tasks_that_carry_requests_are_few(server: LocalServer) -> None:
+    """However many segments are given up before their requests begin."""
+
+    async def main() -> None:
+        async with publisher(f"{server_url(server)}/tasks") as pub:
+            for _ in range(100):
+                segment = await pub.begin()
+                segment.write_nowait(b"x")
+                segment.abort()
+            assert pub._segments._carriers <= segments.MAX_REQUESTS
+            assert (await pub.publish(b"next")).seq == 0
+
+    run(main())
+
+
+async def fate(segment: SegmentWriter, *, end: bool = False) -> int | None:
+    """The number under which a segment was published; ``None`` if it was dropped."""
+    try:
+        return (await (segment.end() if end else segment.settled())).seq
+    except errors.SegmentDropped:
+        return None
+
+
+def server_url(server: LocalServer) -> str:
+    """Where the server's channels are."""
+    return f"http://127.0.0.1:{server.port}/trickle"

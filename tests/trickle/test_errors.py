@@ -204,7 +204,9 @@ def test_409_to_a_publisher_that_asked_says_who_publishes() -> None:
 def test_unconfirmed_segments_are_named() -> None:
     """The text names the first ten of them."""
     assert str(SegmentsUnconfirmed((3,))) == "not confirmed by the server: segment 3"
-    assert str(SegmentsUnconfirmed((8, 9), 7)) == "not confirmed by the server: segments 8, 9, and 7 older ones"
+    assert str(SegmentsUnconfirmed((8, 9), 7)) == "not confirmed by the server: segments 8, 9, and 7 others"
+    assert str(SegmentsUnconfirmed((), 1)) == "not confirmed by the server: 1 segment"
+    assert str(SegmentsUnconfirmed((), 2)) == "not confirmed by the server: 2 segments"
     many = SegmentsUnconfirmed(tuple(range(12)))
     assert many.seqs == tuple(range(12))
     assert str(many) == "not confirmed by the server: segments 0, 1, 2, 3, 4, 5, 6, 7, 8, 9, …"
