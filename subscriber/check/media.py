@@ -21,7 +21,7 @@ from functools import cache
 from itertools import pairwise
 from typing import TYPE_CHECKING, Final, TypeAlias, cast
 
-from tricklecast.subscriber.media.opening import FORMATS, NotMedia, h264_units, is_mpegts, open_segment
+from tricklecast.subscriber.media.opening import FORMATS, NotMedia, Unit, h264_units, is_mpegts, open_segment, unit_type
 from tricklecast.trickle.errors import needs
 from tricklecast.trickle.media.clock import read_clock, read_prft, read_temi
 from tricklecast.trickle.media.containers import (
@@ -80,10 +80,6 @@ _OPTIONS: Final = {
 }
 _WITH_PARAMETERS: Final = frozenset({"h264", "hevc", "vvc", "mpeg1video", "mpeg2video", "mpeg4", "vc1", "av1"})
 """Codecs of which libavformat can tell whether a packet carries the decoder's parameters (extract_extradata)."""
-
-_H264_IDR: Final = 5
-_H264_SPS: Final = 7
-_H264_PPS: Final = 8
 
 
 class Kind(StrEnum):
@@ -500,7 +496,7 @@ def _has_parameters(packet: AnyPacket, codec: str) -> bool | None:
     if not is_mpegts(packet.stream):
         return bool(extradata)
     if codec == "h264":
-        return {_H264_SPS, _H264_PPS} <= _h264_kinds(packet)
+        return {Unit.SPS, Unit.PPS} <= set(map(unit_type, h264_units(packet)))
     parts = BitStreamFilterContext("extract_extradata", packet.stream).filter(Packet(bytes(packet)))
     return any(part.has_sidedata("new_extradata") for part in parts)
 
@@ -526,7 +522,7 @@ class _FirstPicture:
             self._begins = packet.pts
             # The decoder holds pictures back until the last strip of them is fresh.
             is_h264 = self.stream.codec_context.name == "h264"
-            refreshes = is_h264 and packet.is_keyframe and _H264_IDR not in _h264_kinds(packet)
+            refreshes = is_h264 and packet.is_keyframe and Unit.IDR not in map(unit_type, h264_units(packet))
             self.picture = replace(self.picture, refreshes=refreshes)
         self._packets += 1
         try:
@@ -548,11 +544,6 @@ class _FirstPicture:
         if frame.is_corrupt:
             return Picture(False, "the first picture is damaged", late_s, key)
         return Picture(True, "", late_s, key, _clock(frame))
-
-
-def _h264_kinds(packet: AnyPacket) -> set[int]:
-    """The types of the units in a packet of H.264 (ITU-T H.264, table 7-1)."""
-    return {unit[0] & 31 for unit in h264_units(packet)}
 
 
 def _clock(frame: VideoFrame) -> int | None:

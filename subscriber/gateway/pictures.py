@@ -15,16 +15,10 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import Final
 
+from tricklecast.subscriber.media.opening import Unit, unit_type
 from tricklecast.trickle.errors import TrickleError
 
 START: Final = b"\x00\x00\x00\x01"
-
-_SLICE: Final = 1
-_IDR: Final = 5
-_SPS: Final = 7
-_PPS: Final = 8
-_DELIMITER: Final = 9
-_FILLER: Final = 12
 
 _B_SLICES: Final = (1, 6)
 
@@ -67,26 +61,22 @@ class Pictures:
         Raises:
             CannotPass: browsers cannot show such a stream.
         """
-        units = [unit for unit in units if _kind(unit) not in (_DELIMITER, _FILLER)]
-        has_sets = any(_kind(unit) == _SPS for unit in units)
+        units = [unit for unit in units if unit_type(unit) not in (Unit.DELIMITER, Unit.FILLER)]
+        has_sets = any(unit_type(unit) == Unit.SPS for unit in units)
         if has_sets:
-            self._sets = tuple(unit for unit in units if _kind(unit) in (_SPS, _PPS))
+            self._sets = tuple(unit for unit in units if unit_type(unit) in (Unit.SPS, Unit.PPS))
         for unit in self._sets:
-            if _kind(unit) == _SPS and len(unit) > 1 and unit[1] not in PROFILES:
+            if unit_type(unit) == Unit.SPS and len(unit) > 1 and unit[1] not in PROFILES:
                 raise CannotPass(f"browsers do not decode H.264 of the profile {unit[1]}: publish with --transcode")
-        first = next((unit for unit in units if _kind(unit) in (_SLICE, _IDR)), None)
+        first = next((unit for unit in units if unit_type(unit) in (Unit.SLICE, Unit.IDR)), None)
         if first is None:
             return None
-        is_key = _kind(first) == _IDR
+        is_key = unit_type(first) == Unit.IDR
         if not is_key and _slice_type(first) in _B_SLICES:
             raise CannotPass("it has B-pictures, which browsers do not take over WebRTC: publish with --transcode")
         if is_key and not has_sets:
             units = [*self._sets, *units]
         return Picture(b"".join(START + unit for unit in units), is_key and bool(self._sets))
-
-
-def _kind(unit: bytes) -> int:
-    return unit[0] & 31
 
 
 def _slice_type(unit: bytes) -> int:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from enum import IntEnum
 from typing import TYPE_CHECKING, Any, Final, cast
 
 from tricklecast.trickle.errors import TrickleError
@@ -19,6 +20,17 @@ FORMATS: Final = {Container.MPEGTS: "mpegts", Container.FMP4: "mp4"}
 
 MAX_UNITS: Final = 1024
 """Units of a picture; a stream with more is damaged."""
+
+
+class Unit(IntEnum):
+    """Types of the units in a packet of H.264 (ITU-T H.264, table 7-1)."""
+
+    SLICE = 1
+    IDR = 5
+    SPS = 7
+    PPS = 8
+    DELIMITER = 9
+    FILLER = 12
 
 
 class NotMedia(TrickleError):
@@ -50,6 +62,11 @@ def open_segment(file: object, kind: Container, options: Mapping[str, str] | Non
 def is_mpegts(stream: Stream) -> bool:
     """Whether the decoder's parameters come within the stream, where decoders expect them to change."""
     return stream.container.format.name == "mpegts"
+
+
+def unit_type(unit: bytes) -> int:
+    """Return the type of a unit, which may be one of :class:`Unit`."""
+    return unit[0] & 31
 
 
 def h264_units(packet: Packet[Any]) -> list[bytes]:
