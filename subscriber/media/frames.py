@@ -173,7 +173,8 @@ def frames(
         NoHardware: PyAV was built without ``hwaccel``. Whether the machine has it is seen at the first picture.
     """
     need_pyav()
-    kinds = {kind for kind, wanted in (("video", video), ("audio", audio)) if wanted}
+    modes = {"video": video, "audio": audio}
+    kinds = {kind for kind, mode in modes.items() if mode}
     if not kinds:
         raise InvalidInput("frames() needs video, audio or both")
     if when_full not in ("wait", "drop"):
@@ -204,7 +205,7 @@ def frames(
     reporter = Reporter[SoftwareDecoding | PicturesDropped](LOGGER, channel, on_event)
     decoding = Decoding(
         kinds,
-        {kind for kind, wanted in (("video", video), ("audio", audio)) if wanted == "packets"},
+        {kind for kind, mode in modes.items() if mode == "packets"},
         None if format is None else Arrays(format, size, batch),
         threads=threads,
         hwaccel=hwaccel,
