@@ -587,21 +587,16 @@ SPOOL_BYTES: Final = 16 * 1024 * 1024
 
 
 class Part(Protocol):
-    """The properties of a segment that a file depends on."""
+    """The properties of a :class:`~tricklecast.subscriber.Segment` that a file depends on."""
 
     @property
     def seq(self) -> int: ...
     @property
-    def gap(self) -> int:
-        """Segments that were missed before it."""
-
+    def gap(self) -> int: ...
     @property
-    def restarted(self) -> bool:
-        """Whether the channel began anew with it."""
-
+    def restarted(self) -> bool: ...
     @property
-    def complete(self) -> bool:
-        """Whether it was read to its end, and is whole."""
+    def complete(self) -> bool: ...
 
 
 class JoinedFile(Output):
