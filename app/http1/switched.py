@@ -73,8 +73,10 @@ class Switched(Exchange):
         stream.connection_made(transport)
         transport.write(b"HTTP/1.1 101 Switching Protocols\r\nconnection: upgrade\r\nupgrade: %b\r\n\r\n" % PROTOCOL)
         transport.resume_reading()
-        self._task = asyncio.ensure_future(serve(reader, asyncio.StreamWriter(transport, stream, reader, loop)))
-        self._task.add_done_callback(self._served)
+        writer = asyncio.StreamWriter(transport, stream, reader, loop)
+        self._task = asyncio.ensure_future(serve(reader, writer))
+        # A task that is cancelled before it begins has closed nothing, and lets go of the writer, which would complain.
+        self._task.add_done_callback(lambda task: self._served(task, writer))
 
     @property
     def answerable(self) -> bool:
@@ -99,7 +101,7 @@ class Switched(Exchange):
         timer = asyncio.get_running_loop().call_later(LEAVE_S, self._task.cancel)
         self._task.add_done_callback(ended)
 
-    def _served(self, task: asyncio.Future[str | None]) -> None:
+    def _served(self, task: asyncio.Future[str | None], writer: asyncio.StreamWriter) -> None:
         # It is cancelled when the channel goes on elsewhere, too.
         reason: str | None = Reason.SHUTDOWN if self.plane.registry.shutting_down else Reason.REPLICA
         if not task.cancelled():
@@ -110,3 +112,4 @@ class Switched(Exchange):
                 reason = task.result()
         if self.connection.exchange is self:
             self.connection.abort(reason or Reason.COMPLETE)
+        writer.close()
