@@ -88,7 +88,8 @@ class Trickle:
         ended = asyncio.ensure_future(self.ended.wait())
         await asyncio.wait([body, ended], return_when=asyncio.FIRST_COMPLETED)
         ended.cancel()
-        if not body.done():
+        # A publisher that has heard of the end gives up what it has sent ahead, perhaps before this task runs.
+        if not body.done() or (self.ended.is_set() and body.exception() is None and not body.result()):
             body.cancel()
             await peer.answer(200, {wire.CLOSED: wire.TERMINATED, "Connection": "close"})
             return False

@@ -363,7 +363,10 @@ class TestLeaving:
     def test_a_rest_that_nobody_took_is_dropped(self) -> None:
         """A cancelled call asked for it, and then the segment was left: its connection is closed."""
 
+        answer_due = anyio.Event()
+
         async def endless(exchange: Exchange) -> None:
+            await answer_due.wait()
             await exchange.begin(0, epoch=1)
             await exchange.chunk(b"one")
             await exchange.closed_by_client()
@@ -377,6 +380,7 @@ class TestLeaving:
                     group.start_soon(segment.read_some)
                     await server.asked(3)
                     group.cancel_scope.cancel()
+                answer_due.set()
                 while segment._rest is None:
                     await anyio.lowlevel.checkpoint()
                 await segment.aclose()

@@ -132,7 +132,10 @@ def test_a_connection_that_breaks_is_told_from_one_that_ends() -> None:
 
 
 def test_a_stream_that_always_has_data_lets_others_run() -> None:
-    """The bytes of one read are returned at once; the next read is a task switch."""
+    """The bytes of one read are returned at once; the next reads are task switches.
+
+    asyncio begins another task before it runs one that waits for a socket; uvloop does so in its next turn.
+    """
 
     async def main() -> None:
         stream, peer = pair()
@@ -143,13 +146,16 @@ def test_a_stream_that_always_has_data_lets_others_run() -> None:
 
         with peer:
             async with stream, anyio.create_task_group() as tasks:
-                for part in (b"abc", b"d"):
+                for _ in range(3):
                     others.clear()
-                    peer.sendall(part)
                     tasks.start_soon(other)
-                    assert await stream.receive(2) == part[:2]
-                    assert others
-                    assert not part[2:] or await stream.receive() == part[2:]
+                    reads = 0
+                    while not others:
+                        peer.sendall(b"abc")
+                        assert await stream.receive(2) == b"ab"
+                        assert await stream.receive() == b"c"
+                        reads += 1
+                        assert reads <= 2
 
     run(main())
 
