@@ -43,6 +43,9 @@ UPWARDS: Final = (0, 1, 40, 300, 350, 420, 800, 5000, 30_000)
 DOWNWARDS: Final = (0, 1, 20, 60, 100, 150, 400, 5000)
 """Behind which byte it happens, more or less: in heads, in chunk sizes, in chunks, in later ones."""
 
+GONE: Final = (OSError, RuntimeError)
+"""What is raised where one end is gone: uvloop raises RuntimeError if that was noticed before."""
+
 STALL_S: Final = 0.3
 DRIBBLED_BYTES: Final = 300
 
@@ -93,7 +96,7 @@ class Weather:
         try:
             if not self.closed and Fault.REFUSED not in (up or down or ()):
                 await self._pass_on(reader, writer, up, down)
-        except OSError:
+        except GONE:
             pass  # one end is gone, and so must be the other
         finally:
             self._ends.discard(writer)
@@ -125,7 +128,7 @@ async def _pipe(source: asyncio.StreamReader, target: asyncio.StreamWriter, fate
         left -= len(data)
         target.write(data)
         await target.drain()
-    with contextlib.suppress(OSError):
+    with contextlib.suppress(*GONE):
         target.write_eof()
 
 
