@@ -18,14 +18,11 @@ from anyio.abc import SocketAttribute, SocketListener, SocketStream, TaskGroup
 
 from tricklecast.publisher.ingest import rtmp
 from tricklecast.publisher.ingest.keys import Channels
-from tricklecast.publisher.ingest.sessions import Refusals, Say, Sessions, Source, SourceRefused
+from tricklecast.publisher.ingest.sessions import SILENCE_S, Refusals, Say, Sessions, Source, SourceRefused
 from tricklecast.trickle.errors import InvalidInput
 
 HANDSHAKE_S: Final = 10.0
 """Time from the connection to the request to publish, in seconds. OBS takes three round trips."""
-
-SILENCE_S: Final = 10.0
-"""After so many seconds without a complete audio or video message the encoder counts as gone."""
 
 MAX_PENDING: Final = 64
 """Connections beside those that stream. More are closed at once."""

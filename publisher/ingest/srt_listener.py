@@ -22,12 +22,9 @@ from anyio import CapacityLimiter, to_thread
 
 from tricklecast.publisher.ingest.keys import Channels, parse_stream_id
 from tricklecast.publisher.ingest.libsrt import SrtError, SrtSocket
-from tricklecast.publisher.ingest.sessions import Refusals, Say, Sessions, SourceRefused
+from tricklecast.publisher.ingest.sessions import SILENCE_S, Refusals, Say, Sessions, SourceRefused
 from tricklecast.publisher.ingest.srt import check_port
 from tricklecast.trickle.errors import InvalidInput
-
-SILENCE_S: Final = 10.0
-"""An encoder that has sent nothing for this time, in seconds, counts as gone."""
 
 MAX_PENDING: Final = 16
 """Connections beside those that stream. More are closed at once."""

@@ -349,7 +349,7 @@ class AudioEncoder(Encoder):
     Missing sound is filled up with silence, and surplus sound is cut, so that it keeps to its timestamps.
 
     Args:
-        rate: in Hz; the nearest one that the codec takes is used.
+        rate: in Hz; where players do not know it for this codec, the highest one that they know is used.
         layout: the channels, ``mono`` or ``stereo``.
     """
 

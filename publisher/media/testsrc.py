@@ -107,7 +107,7 @@ class TestOptions:
 
 
 class TestSource:
-    """A :class:`~tricklecast.publisher.media.inputs.MediaSource` that generates.
+    """A :class:`~tricklecast.publisher.media.source.MediaSource` that generates.
 
     Each packet has in ``opaque`` when it was captured, in microseconds of Unix time.
 
