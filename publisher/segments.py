@@ -8,7 +8,7 @@ What an answer means is decided in :mod:`tricklecast.publisher.core`; this modul
 
 from __future__ import annotations
 
-from collections import Counter, deque
+from collections import defaultdict, deque
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
 from functools import partial
@@ -479,7 +479,7 @@ class Segments:
         self._locating = False
         self._deleting = 0
         self._changed = Notifier()
-        self._counts: Counter[str] = Counter()
+        self._counts: defaultdict[str, int] = defaultdict(int)
         self._last_error: Exception | None = None
 
     def statistics(self) -> PublisherStatistics:

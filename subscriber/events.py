@@ -16,7 +16,7 @@ Each event is a value that does not change, and its ``str()`` is a sentence. The
 from __future__ import annotations
 
 import logging
-from collections import Counter
+from collections import defaultdict
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Final, Literal, TypeAlias
@@ -241,7 +241,8 @@ class Monitor(Reporter[SubscriberEvent]):
 
     def __init__(self, channel: str, on_event: OnEvent | None) -> None:
         super().__init__(LOGGER, channel, on_event)
-        self.counts: Final[Counter[str]] = Counter()
+        # Not a Counter, which takes five times as long: something is counted for each chunk.
+        self.counts: Final[defaultdict[str, int]] = defaultdict(int)
         self._last_error: TrickleError | None = None
         self._is_connected = self._is_lagging = False
 

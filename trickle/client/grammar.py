@@ -236,7 +236,10 @@ class BodyDecoder:
         trailers: the headers behind the last chunk.
     """
 
-    __slots__ = ("_at", "_chunked", "_excess", "_left", "_part_bytes", "_parts", "_state", "data", "over", "trailers")
+    __slots__ = (
+        *("_at", "_chunked", "_excess", "_left", "_part_bytes", "_parts", "_state", "_usual", "_usual_size"),
+        *("data", "over", "trailers"),
+    )
 
     def __init__(self, head: ResponseHead, data: bytes = b"", *, is_empty: bool = False) -> None:
         self.trailers: Fields = []
@@ -246,6 +249,8 @@ class BodyDecoder:
         self._state = BodyDecoder._read_size if self._chunked else BodyDecoder._read_bytes
         self.data = data
         self._at = 0  # the first byte of it that no state has taken
+        # The last size that was read, with its line: most chunks are as long as the one before.
+        self._usual, self._usual_size = b"0\r\n", 0
         self._excess = 0  # bytes of extensions, see MAX_EXCESS
         self._parts: list[bytes] = []  # pieces of the present chunk
         self._part_bytes = 0  # their length
@@ -272,9 +277,11 @@ class BodyDecoder:
         if data:
             self.data = self.data[self._at :] + data if self.data else data
             self._at = 0
-        chunk: bytes | None = b""
-        while chunk == b"" and not self.over:
+        chunk: bytes | None = None
+        while not self.over:
             chunk = self._state(self)
+            if chunk or chunk is None:
+                break
         if self._at == len(self.data):
             self.data, self._at = b"", 0  # the next read may have their place in memory
         return chunk or None
@@ -290,10 +297,13 @@ class BodyDecoder:
 
     def _read_size(self) -> bytes | None:
         # "1a3;extension CRLF"; a size of 0 is the last chunk, behind which trailers stand.
-        found = _USUAL_SIZE.match(self.data, self._at)
-        if found is not None:
+        if self.data.startswith(self._usual, self._at):
+            self._at += len(self._usual)
+            size = self._usual_size
+        elif (found := _USUAL_SIZE.match(self.data, self._at)) is not None:
             self._at = found.end()
-            self._left = int(found[1], 16)
+            self._usual, self._usual_size = found[0], int(found[1], 16)
+            size = self._usual_size
         else:
             line = self._take_until(b"\r\n", MAX_SIZE_LINE)
             if line is None:
@@ -301,17 +311,18 @@ class BodyDecoder:
             found = _SIZE_LINE.fullmatch(line)
             if found is None:
                 raise InvalidBody(f"not the size of a chunk: {line[:40]!r}")
-            self._left = int(found[1], 16)
+            size = int(found[1], 16)
             if len(line) > 16:
-                self._excess = max(0, self._excess + len(line) - 16 - 2 * self._left)
+                self._excess = max(0, self._excess + len(line) - 16 - 2 * size)
                 if self._excess > MAX_EXCESS:
                     raise InvalidBody("its chunks consist of extensions")
-        end = self._at + self._left
-        if 0 < self._left <= MAX_CHUNK and self.data.startswith(b"\r\n", end):  # most chunks have come whole
+        self._left = size
+        end = self._at + size
+        if 0 < size <= MAX_CHUNK and self.data.startswith(b"\r\n", end):  # most chunks have come whole
             chunk = self.data[self._at : end]
             self._at = end + 2
             return chunk
-        self._state = BodyDecoder._read_bytes if self._left else BodyDecoder._read_trailers
+        self._state = BodyDecoder._read_bytes if size else BodyDecoder._read_trailers
         return b""
 
     def _read_bytes(self) -> bytes | None:

@@ -91,11 +91,11 @@ class SocketStream(ByteStream):
         self._sending = anyio.Lock()  # one send() at a time
         self.peer_stopped_reading = False
         self.stall_s: float | None = None
-        # Reading. At most one of the next three is set; receive() takes or raises it.
+        # Reading.
         self.receive_s: float | None = None
         self._received = b""  # bytes that no task has taken
-        self._ended = False  # the peer has closed its side
-        self._failure: OSError | None = None
+        self._end: type[Exception] | None = None  # what receive() raises behind them: no others come
+        self._failure: OSError | None = None  # the cause of it
         # Waiting.
         self._scope: anyio.CancelScope | None = None  # of the present wait under trio
         # Waiting under asyncio.
@@ -179,20 +179,16 @@ class SocketStream(ByteStream):
             Silence: no byte came for ``receive_s`` seconds.
         """
         while not (data := self._received):
-            if self._socket.fileno() < 0:
-                raise anyio.ClosedResourceError
-            if self._failure is not None:
-                raise anyio.BrokenResourceError from self._failure
-            if self._ended:
-                raise anyio.EndOfStream
+            if self._end is not None:
+                raise self._end from self._failure
             if (waiter := self._waiter) is None:
                 if in_trio():
                     await self._wait_for_anyio()
                     continue
                 waiter = self._watch()
-            if self.receive_s is not None:
-                self._due_at = self._now() + self.receive_s
-                if self._due_at < self._fires_at:
+            if (limit_s := self.receive_s) is not None:
+                self._due_at = due_at = self._now() + limit_s
+                if due_at < self._fires_at:
                     self._set_timer(waiter.loop)
             await waiter
         if len(data) <= max_bytes:
@@ -204,7 +200,7 @@ class SocketStream(ByteStream):
     async def _wait_for_anyio(self) -> None:
         await anyio.lowlevel.checkpoint()  # other tasks run, even if this peer always has bytes
         self._read()
-        if not (self._received or self._ended or self._failure):
+        if not (self._received or self._end):
             try:
                 with anyio.move_on_after(self.receive_s) as self._scope:
                     await anyio.wait_readable(self._socket)
@@ -224,16 +220,17 @@ class SocketStream(ByteStream):
 
     def _read(self) -> None:
         """The socket has something to read, most likely; the event loop calls this, too."""
-        if self._received or self._ended or self._failure:  # no task has taken it: the rest stays in the kernel
+        if self._received or self._end:  # no task has taken it: the rest stays in the kernel
             self._unwatch()
             return
         try:
-            self._received = self._socket.recv(READ_BYTES)
-            self._ended = not self._received
+            self._received = data = self._socket.recv(READ_BYTES)
+            if not data:
+                self._end = anyio.EndOfStream
         except BlockingIOError:
             pass
         except OSError as error:
-            self._failure = error
+            self._end, self._failure = anyio.BrokenResourceError, error
         if self._waiter is not None:
             self._waiter.wake_now()
 
@@ -266,7 +263,7 @@ class SocketStream(ByteStream):
         """
         if self._waiter is not None and not self._waiter.loop.is_running():
             self._unwatch()
-        if self._received or self._ended or self._failure or self._socket.fileno() < 0:
+        if self._received or self._end:
             return False
         return not self._readable.poll(0)
 
@@ -286,6 +283,7 @@ class SocketStream(ByteStream):
             self._set_timer(None)
             anyio.notify_closing(self._socket)
             self._socket.close()
+            self._end, self._failure = anyio.ClosedResourceError, None
             if waiter is not None:
                 waiter.wake_soon()
 
@@ -297,19 +295,21 @@ class Waiter:
     """What one task of the present event loop of asyncio waits for, as often as it likes.
 
     A wake that comes while it does not wait is nothing.
-
-    Attributes:
-        loop: the event loop.
     """
 
-    __slots__ = ("_asyncio_future_blocking", "_error", "_in", "_wake", "loop")
+    __slots__ = ("_asyncio_future_blocking", "_error", "_in", "_loop", "_wake")
 
     def __init__(self) -> None:
-        self.loop: Final = running_loop()()
+        self._loop: Final = running_loop()()  # asyncio asks for it under this name, where there is no get_loop()
         self._asyncio_future_blocking = False  # how asyncio sees that it is awaited
         self._wake: Callable[[Waiter], object] | None = None  # runs the task; None: no task waits
         self._in: Context  # which it runs in
         self._error: BaseException | None = None  # that the task gets
+
+    @property
+    def loop(self) -> AbstractEventLoop:
+        """The event loop whose tasks may wait for it."""
+        return self._loop
 
     def __await__(self) -> Generator[Waiter, None, None]:
         self._asyncio_future_blocking = True
@@ -320,7 +320,7 @@ class Waiter:
 
         Only for callbacks of the event loop: a task must not run another one.
         """
-        loop = self.loop
+        loop = self._loop
         _DUE[loop] = due = [self]
         try:
             for waiter in due:  # which grows meanwhile
@@ -336,7 +336,7 @@ class Waiter:
 
     def wake_soon(self) -> None:
         """Let the task run after the present one, in this turn or the next one."""
-        due = _DUE.get(self.loop)
+        due = _DUE.get(self._loop)
         if due is not None and len(due) < MAX_STEPS:
             due.append(self)
         else:
@@ -350,14 +350,10 @@ class Waiter:
         wake, self._wake = self._wake, None
         if wake is not None:
             self._error = error
-            self.loop.call_soon(wake, self, context=self._in)
+            self._loop.call_soon(wake, self, context=self._in)
         return wake is not None
 
     # What asyncio's tasks and anyio call; see asyncio.Future.
-
-    def get_loop(self) -> AbstractEventLoop:
-        """The loop whose tasks may wait for it."""
-        return self.loop
 
     def add_done_callback(self, fn: Callable[[Waiter], object], /, *, context: Context) -> None:
         """A task waits."""
@@ -375,8 +371,8 @@ class Waiter:
 
     def result(self) -> None:
         """Raise in the task what it gets."""
-        error, self._error = self._error, None
-        if error is not None:
+        if self._error is not None:
+            error, self._error = self._error, None
             raise error
 
 
