@@ -81,12 +81,10 @@ class PublishRequested:
     """The client wants to publish; the caller accepts or refuses.
 
     Attributes:
-        app: path of the URL, without the stream key; ``live`` in ``rtmp://host/live/KEY``.
         key: the stream key, without its query.
         token: value of ``?token=`` behind the stream key; empty if there is none.
     """
 
-    app: str
     key: str
     token: str
 
@@ -187,7 +185,6 @@ class Connection:
         self._messages = 0
         # Chunks that this call of receive() may still read.
         self._turn = 0
-        self._app = ""
         self._has_header = False
 
     def receive(self, data: bytes) -> list[Event]:
@@ -367,20 +364,19 @@ class Connection:
             self._send(_Type.USER_CONTROL, struct.pack(">H", _PING_RESPONSE) + payload[2:6])
 
     def _command(self, payload: bytes) -> Iterator[Event]:
-        values = list(islice(_AmfReader(payload).values(), _MAX_ARGUMENTS + 2))
-        values += [None] * 4
-        name, number, *arguments = values
+        values = [*islice(_AmfReader(payload).values(), _MAX_ARGUMENTS + 2), *[None] * 4]
+        name, number, _, key = values[:4]
         if name in _ANSWERED and not isinstance(number, float | None):
             raise ProtocolError(f"the client's {name} has no number that it could be answered with")
         match name:
             case "connect":
-                self._connect(number, arguments[0])
+                self._connect(number)
             case "releaseStream" | "FCPublish":
                 self._send_command("_result", number, None, None)
             case "createStream":
                 self._send_command("_result", number, None, float(STREAM_ID))
             case "publish":
-                yield self._publish(arguments[1])
+                yield self._publish(key)
             case "FCUnpublish" | "deleteStream" | "closeStream":
                 if self._state is _State.PUBLISHING:
                     self._state = _State.OVER
@@ -388,9 +384,7 @@ class Connection:
             case "play" | "play2":
                 raise ProtocolError("the client wants to play a stream, and this port only takes streams")
 
-    def _connect(self, number: object, properties: object) -> None:
-        app = properties.get("app") if isinstance(properties, dict) else None
-        self._app = app if isinstance(app, str) else ""
+    def _connect(self, number: object) -> None:
         self._send(_Type.WINDOW_SIZE, struct.pack(">I", WINDOW_BYTES))
         self._send(_Type.PEER_BANDWIDTH, struct.pack(">IB", WINDOW_BYTES, 2))  # 2: the limit may be changed
         self._send(_Type.SET_CHUNK_SIZE, struct.pack(">I", CHUNK_BYTES))
@@ -411,7 +405,7 @@ class Connection:
             token = parse_qs(query, max_num_fields=16).get("token", [""])[0]
         except ValueError:
             raise ProtocolError("the stream key has too many parameters") from None
-        return PublishRequested(self._app, key, token)
+        return PublishRequested(key, token)
 
     def _media(self, type_: int, timestamp: int, payload: bytes) -> Iterator[Event]:
         if self._state is not _State.PUBLISHING or not payload:

@@ -70,7 +70,7 @@ def test_an_encoder_is_answered_until_it_may_publish() -> None:
     assert connection.take_output().count(b"_result") == 2
     assert connection.receive(command("createStream", 4.0, None)) == []
     assert connection.take_output().endswith(rtmp.encode_amf(4.0) + rtmp.encode_amf(None) + rtmp.encode_amf(1.0))
-    request = PublishRequested("live", "key", "")
+    request = PublishRequested("key", "")
     assert connection.receive(command("publish", 5.0, None, "key", "live")) == [request]
     assert connection.take_output() == b""
     assert connection.accept() == []
@@ -85,14 +85,14 @@ def test_a_token_follows_the_stream_key(name: str | None, key: str, token: str) 
     """``KEY?token=VALUE`` is taken apart; a name that is no text is no key."""
     connection = Connection()
     connection.receive(HANDSHAKE + command(*CONNECT))
-    assert connection.receive(command("publish", 3.0, None, name)) == [PublishRequested("live", key, token)]
+    assert connection.receive(command("publish", 3.0, None, name)) == [PublishRequested(key, token)]
 
 
 def test_what_arrives_with_the_request_waits_for_its_answer() -> None:
     """Media behind ``publish`` is no event before the caller has accepted."""
     connection = Connection()
     events = connection.receive(publish("key") + chunks(AUDIO, 0, b"sound"))
-    assert events == [PublishRequested("live", "key", "")]
+    assert events == [PublishRequested("key", "")]
     assert [type(event) for event in connection.accept()] == [MediaReceived]
 
 
@@ -250,7 +250,7 @@ def test_all_types_of_values_are_read() -> None:
     payload = b"".join(map(rtmp.encode_amf, ("connect", 1.0, {"app": None}))) + values
     connection.receive(HANDSHAKE + chunks(COMMAND, 0, payload))
     assert b"NetConnection.Connect.Success" in connection.take_output()
-    assert connection.receive(command("publish", 1.0, None, "key")) == [PublishRequested("", "key", "")]
+    assert connection.receive(command("publish", 1.0, None, "key")) == [PublishRequested("key", "")]
     assert Connection().receive(HANDSHAKE + command("connect")) == []
 
 
