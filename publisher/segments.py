@@ -403,6 +403,7 @@ class Upload:
         self.body = body
         self.scope: anyio.CancelScope | None = None  # of the carrier that carries it now
         self.is_cut = False
+        self.stands_in = False  # it ends without a byte, in place of a segment that was given up
         self.has_number = True  # its own: it was not given to the next one
         self.waits = True  # no carrier has had it yet, and it is to get one
         self.is_carried = False  # a request is being made
@@ -813,6 +814,7 @@ class Segments:
             return False
         else:
             upload.body.end()
+            upload.stands_in = True
         upload.segment, upload.resting = None, False
         return True
 
@@ -941,6 +943,11 @@ class Segments:
             now,
         )
         self._note(outcome)
+        if (
+            upload.stands_in and isinstance(outcome, Answer) and outcome.status == wire.Status.CONFLICT
+        ):  # the server has passed that number: there is nothing to be sent under another one
+            self._plan.numbering.settle(ticket.seq, closed=False)
+            return False
         decision = self._plan.on_post(ticket, outcome, progress)
         if self._plan.numbering.forgotten:
             self._tell_forgotten()

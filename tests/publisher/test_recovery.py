@@ -7,6 +7,7 @@ from collections.abc import Iterator
 from contextlib import suppress
 from pathlib import Path
 from random import Random
+from typing import Any
 
 import anyio
 import anyio.lowlevel
@@ -21,6 +22,7 @@ from tests.support.peers import fake_server, run
 from tests.support.waiting import WITHIN_S, until
 from tricklecast import testing
 from tricklecast.publisher import Publisher, SegmentWriter, segments
+from tricklecast.publisher.events import PublisherEvent, Renumbered
 from tricklecast.subscriber import Subscriber
 from tricklecast.trickle import errors, wire
 from tricklecast.trickle.client.bridge import TrickleTransport
@@ -505,6 +507,39 @@ def test_any_segments_are_published_or_told(server: LocalServer) -> None:
     for seed in range(3):
         dice = Random(seed)
         run(main(f"any{seed}"))
+
+
+def test_what_stands_for_a_segment_that_was_given_up_is_not_published_elsewhere() -> None:
+    """The server has passed that number without it: no warning, no retry, and no further empty segment."""
+
+    async def main() -> None:
+        under_way, given_up = anyio.Event(), anyio.Event()
+
+        class Held(TrickleTransport):
+            """The connection for segment 1 takes its time."""
+
+            async def handle_async_request(self, request: httpx.Request) -> httpx.Response:
+                if request.url.path.endswith("/1"):
+                    under_way.set()
+                    await given_up.wait()
+                return await super().handle_async_request(request)
+
+        trickle, seen = Trickle(), list[PublisherEvent]()
+        trickle.instead = {"POST 1": [reply(409, {wire.LATEST: 3})]}
+        options: dict[str, Any] = {"start": 0, "preconnect": 0, "transport": Held(), "on_event": seen.append}
+        async with fake_server(trickle) as at, publisher(at, **options) as pub:
+            first, second, third = [await pub.begin() for _ in range(3)]
+            for one in (first, second, third):
+                one.write_nowait(b"x")
+            await under_way.wait()
+            second.abort()
+            given_up.set()
+            assert [(await one.end()).seq for one in (third, first)] == [2, 0]
+            await until(lambda: pub._segments._carried == 0)
+            assert pub.statistics().retries == 0
+        assert not [event for event in seen if isinstance(event, Renumbered)]
+
+    run(main())
 
 
 def test_tasks_that_carry_requests_are_few(server: LocalServer) -> None:
