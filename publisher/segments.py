@@ -980,6 +980,21 @@ class Segments:
         upload.resting, upload.is_carried = True, False
         body.rest()
         await anyio.sleep(0.0 if holds else delay_s)
+        return not self._has_gone_back(upload)
+
+    def _has_gone_back(self, upload: Upload) -> bool:
+        """Let a segment wait again if others wait that come before its number: it got one behind theirs.
+
+        The server would refuse it until they are there, and it would keep a carrier from them.
+        """
+        waiting, segment = [*self._due, *self._queued], upload.segment
+        if segment is None or not waiting or waiting[0].ticket.seq > upload.ticket.seq:
+            return False
+        again = Upload(upload.ticket, upload.body)
+        again.segment, again.resting = segment, True
+        segment._upload, upload.segment, upload.body = again, None, Body(self._buffer)
+        at = sum(one.ticket.seq < upload.ticket.seq for one in self._queued)
+        self._queued.insert(at, again)
         return True
 
     async def _is_stored(self, upload: Upload) -> bool:

@@ -542,6 +542,37 @@ def test_what_stands_for_a_segment_that_was_given_up_is_not_published_elsewhere(
     run(main())
 
 
+def test_a_segment_that_gets_a_later_number_waits_behind_those_before_it() -> None:
+    """The server would refuse it until they are there, and each refusal is paid for."""
+
+    async def main() -> None:
+        go = anyio.Event()
+
+        class Held(TrickleTransport):
+            """The connections for segments 1 to 3 take their time."""
+
+            async def handle_async_request(self, request: httpx.Request) -> httpx.Response:
+                if request.url.path[-2:] in ("/1", "/2", "/3"):
+                    await go.wait()
+                return await super().handle_async_request(request)
+
+        trickle = Trickle()
+        trickle.instead = {"POST 0": [reply(409, {wire.LATEST: 1})]}
+        async with fake_server(trickle) as at, publisher(at, start=0, preconnect=0, transport=Held()) as pub:
+            made = [await pub.begin() for _ in range(8)]
+            for one in made:
+                one.write_nowait(b"x")
+                one.end_nowait()
+            await until(lambda: len([line for line in trickle.log if line.startswith("POST")]) > 1)
+            assert trickle.log[1] == "POST 4"
+            assert made[0].seq == 8
+            go.set()
+            assert [await fate(one) for one in made] == [8, *range(1, 8)]
+            assert pub.statistics().retries == 1
+
+    run(main())
+
+
 def test_tasks_that_carry_requests_are_few(server: LocalServer) -> None:
     """However many segments are given up before their requests begin."""
 
