@@ -14,13 +14,12 @@ MP4 say. Sections of H.264 and HEVC are those of ITU-T H.264 and H.265.
 
 from __future__ import annotations
 
-import re
 from collections.abc import Iterator, Mapping
 from functools import lru_cache
-from itertools import islice, pairwise
+from itertools import islice
 from typing import Final, NamedTuple
 
-from tricklecast.trickle.media.containers import MAX_CHILDREN, MAX_TRACKS, boxes, find_box, number
+from tricklecast.trickle.media.containers import MAX_CHILDREN, MAX_TRACKS, boxes, find_box, nal_units, number
 
 VIDEO: Final = b"vide"
 SOUND: Final = b"soun"
@@ -38,8 +37,6 @@ _PRIVATE: Final = 0x06
 
 _REGISTRATION, _LANGUAGE, _DVB_AC3, _DVB_EAC3 = 0x05, 0x0A, 0x6A, 0x7A
 """Descriptors (section 2.6, and ETSI EN 300 468)."""
-
-_START_CODE: Final = re.compile(rb"\x00\x00\x01", re.DOTALL)
 
 
 class Stream(NamedTuple):
@@ -272,18 +269,11 @@ def _picture(kind: int, opening: bytes) -> tuple[str, int, int]:
     """Codec, width and height from the parameter sets in front of a key picture."""
     if kind in (AVC, HEVC):
         for unit in nal_units(opening):
-            if kind == AVC and unit[:1] and unit[0] & 0x1F == 7:
+            if kind == AVC and unit[0] & 0x1F == 7:
                 return _avc_picture(unit)
-            if kind == HEVC and unit[:1] and unit[0] >> 1 & 0x3F == 33:
+            if kind == HEVC and unit[0] >> 1 & 0x3F == 33:
                 return _hevc_picture(unit)
     return "", 0, 0
-
-
-def nal_units(data: bytes) -> Iterator[bytes]:
-    """The NAL units between start codes (annex B). The last one may be cut off."""
-    places = [match.end() for match in _START_CODE.finditer(data)]
-    for begin, end in pairwise([*places, len(data) + 3]):
-        yield data[begin : end - 3]
 
 
 _CAPTIONS: Final = b"\xb5\0\x31GA94\x03"
@@ -298,7 +288,7 @@ def captions_of(kind: int, opening: bytes) -> tuple[str, ...]:
     """
     found = set()
     for unit in nal_units(opening):
-        is_message = unit[:1] and (unit[0] & 0x1F == 6 if kind == AVC else unit[0] >> 1 & 0x3F in (39, 40))
+        is_message = unit[0] & 0x1F == 6 if kind == AVC else unit[0] >> 1 & 0x3F in (39, 40)
         data = unit.replace(b"\0\0\3", b"\0\0") if is_message and kind in (AVC, HEVC) else b""
         at = data.find(_CAPTIONS) + len(_CAPTIONS)
         if at < len(_CAPTIONS):

@@ -814,9 +814,7 @@ def _trun(samples: Sequence[Sample], data_at: int) -> bytes:
 
 def length_prefixed(stream: bytes) -> bytes:
     """H.264 or HEVC as in MP4: a length of 32 bits before each unit, instead of Annex B's start codes."""
-    # Zeros before a start code belong to it, or pad; a unit itself never ends with one.
-    units = (part.rstrip(b"\0") for part in stream.split(_START_CODE)[1:])
-    return b"".join(len(unit).to_bytes(4) + unit for unit in units if unit)
+    return b"".join(len(unit).to_bytes(4) + unit for unit in containers.nal_units(stream))
 
 
 Container: TypeAlias = MpegTs | FragmentedMp4

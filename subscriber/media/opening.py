@@ -7,7 +7,7 @@ from enum import IntEnum
 from typing import TYPE_CHECKING, Any, Final, cast
 
 from tricklecast.trickle.errors import TrickleError
-from tricklecast.trickle.media.containers import Container
+from tricklecast.trickle.media.containers import Container, nal_units
 from tricklecast.trickle.pyav import reason
 
 if TYPE_CHECKING:
@@ -80,5 +80,4 @@ def h264_units(packet: Packet[Any]) -> list[bytes]:
 
     start_codes = BitStreamFilterContext("h264_mp4toannexb", packet.stream)
     data = b"".join(map(bytes, start_codes.filter(Packet(bytes(packet)))))
-    # A unit never ends with a zero byte: such bytes belong to the start code behind it.
-    return [unit for part in data.split(b"\0\0\1", MAX_UNITS)[1:] if (unit := part.rstrip(b"\0"))]
+    return nal_units(data, MAX_UNITS)

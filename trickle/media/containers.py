@@ -561,6 +561,16 @@ def _crc_entry(index: int) -> int:
 _CRC: Final = tuple(_crc_entry(index) for index in range(256))
 
 
+def nal_units(data: bytes, most: int = -1) -> list[bytes]:
+    """Take H.264 or HEVC with start codes (annex B of both) apart. The last unit may be cut off.
+
+    Args:
+        most: the number of units; what comes behind them is a part of the last one. -1: any number.
+    """
+    # A unit never ends with a zero byte: such bytes belong to the start code behind it, or pad.
+    return [unit for part in data.split(b"\0\0\1", most)[1:] if (unit := part.rstrip(b"\0"))]
+
+
 # Which container it is.
 
 SNIFF_BYTES: Final = 4 * PACKET_BYTES

@@ -23,11 +23,10 @@ from tricklecast.app.hls.codecs import (
     Stream,
     captions_of,
     mp4_streams,
-    nal_units,
     ts_streams,
 )
 from tricklecast.app.hls.units import Scanner, TsScanner, scanner
-from tricklecast.trickle.media.containers import box, full_box, sniff
+from tricklecast.trickle.media.containers import box, full_box, nal_units, sniff
 
 MP4_OPTIONS = {"movflags": "frag_keyframe+empty_moov+default_base_moof+delay_moov"}
 

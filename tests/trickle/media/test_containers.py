@@ -36,6 +36,7 @@ from tricklecast.trickle.media.containers import (
     has_sample_table,
     init_segment,
     leading,
+    nal_units,
     number,
     sniff,
     tracks,
@@ -218,6 +219,14 @@ def test_the_samples_that_fragments_announce() -> None:
 def test_sample_tables_of_ordinary_files(table: bytes, found: bool) -> None:
     """The tables of a fragmented file are empty."""
     assert has_sample_table(box(b"mdat", b"cmov") + box(b"moov", box(b"trak", table))) is found
+
+
+def test_units_stand_between_start_codes() -> None:
+    """Zeros before a start code belong to it; what comes before the first one, and nothing at all, is no unit."""
+    data = b"x\0\0\0\1\x67a\0b\0\0\1\0\0\1\x65c\0"
+    assert nal_units(data) == [b"\x67a\0b", b"\x65c"]
+    assert nal_units(data, 1) == [b"\x67a\0b\0\0\1\0\0\1\x65c"]
+    assert nal_units(b"") == []
 
 
 def packet(
