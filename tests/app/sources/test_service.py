@@ -236,10 +236,13 @@ def test_a_reader_of_a_source_that_never_answers(monkeypatch: pytest.MonkeyPatch
                 answer = client.get(f"/trickle/cam/{path}")
                 assert (answer.status_code, answer.headers["Retry-After"]) == (503, "2")
                 assert answer.text == "The source of this channel has not begun yet"
-            waiting = state(client)
-            assert waiting["state"] == "starting"
+            monkeypatch.setattr(service, "WAIT_S", WITHIN_S)
+            with server.client() as target:
+                reader = target.channel("cam").read(0)
+                starting = eventually(lambda: found if (found := state(client))["state"] == "starting" else {})
+                reader.abort()
             eventually(lambda: state(client)["state"] == "waiting")
-            assert is_gone(waiting["pid"])
+            assert is_gone(starting["pid"])
             assert client.head("/trickle/cam/0").status_code == 404
 
 
