@@ -835,7 +835,8 @@ class Numbering:
         """
         assert self.next is not None, "a ticket was handed out"
         self._unsettled.discard(seq)
-        in_use = [other for other in self._unsettled if other < self.next]
+        # The server may have parts of those that were given up, and has closed them: their numbers are used, too.
+        in_use = [other for other in (*self._unsettled, *self._loose) if other < self.next]
         place = self._free(max([to, self.confirmed + 1, *(other + 1 for other in in_use)]))
         if begun:
             self._unsettled.add(place)

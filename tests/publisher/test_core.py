@@ -1051,6 +1051,16 @@ def test_the_last_number_is_handed_back() -> None:
     assert (numbering.newest, numbering.take()) == (5, 6)
 
 
+def test_a_number_that_was_given_up_is_not_used_again() -> None:
+    """The server may have closed it: a 409 for the newest number would be taken for another publisher's doing."""
+    numbering = published(4)
+    for _ in range(2):
+        numbering.bind(numbering.take())
+    numbering.settle(6, closed=False)
+    assert numbering.skip(5, 6, begun=True) == 7
+    assert numbering.compare(7, 4) is None
+
+
 def test_a_number_that_is_given_up_can_be_leapt_over_or_is_beside_another() -> None:
     """While an older one is open, the server takes one beyond its head, and so none behind two that it has not."""
     numbering = published(4)
