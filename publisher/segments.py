@@ -275,6 +275,9 @@ class SegmentWriter:
 
         While the connection has to be made again, it returns at once as long as the chunk can be kept.
 
+        A call that is cancelled has handed over the whole chunk, or nothing of it, and the segment goes on, unless the
+        cancellation leaves its block. ``sent`` of its receipt counts what was handed over.
+
         Args:
             chunk: the bytes. An empty one is ignored.
 
@@ -342,6 +345,10 @@ class SegmentWriter:
 
     def abort(self) -> None:
         """Cut the segment off, unless it is over: the server closes it as truncated, and its result is ``ClosedHere``.
+
+        It does not wait, so it is called without ``await``::
+
+            segment.abort()
 
         Raises:
             LocalProtocolError: it has not been entered.
