@@ -30,7 +30,8 @@ from anyio.abc import TaskGroup
 from tricklecast.publisher.core import Advance, Plan, Receipt, RetryAfter, parse_start
 from tricklecast.publisher.events import Failed, Finished, PublisherEvent, PublisherReporter, Retrying
 from tricklecast.publisher.lines import JsonLines
-from tricklecast.publisher.segments import PublisherStatistics, Requests, Segments, SegmentWriter
+from tricklecast.publisher.requests import Requests
+from tricklecast.publisher.segments import PublisherStatistics, Segments, SegmentWriter
 from tricklecast.trickle import wire
 from tricklecast.trickle.client.arguments import (
     USER_AGENT,
