@@ -559,7 +559,8 @@ def test_a_channel_that_is_busy_is_known_before_the_first_byte(server: RunningSe
                 await failed.wait()
                 assert isinstance(second.error, errors.ChannelBusy)
             assert (await first.publish(b"x")).seq == 1
-        assert [type(event) for event in events] == [Failed, Finished]
+        # If the machine stands still for seconds, the server takes the first one for silent, and the preconnect waits.
+        assert [type(event) for event in events if not isinstance(event, Retrying)] == [Failed, Finished]
 
     run(main())
 
