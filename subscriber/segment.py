@@ -558,6 +558,7 @@ class Requests:
         """
         cause: TrickleError = error
         floor_s: float | None = None
+        was_away = False  # the server, or the segment there: what it has may be less than what was read
         while True:
             if no_fault:
                 self.monitor.counts["refreshes"] += 1
@@ -574,8 +575,8 @@ class Requests:
                 case Lost(lost):
                     if not isinstance(lost, ConnectionLost):
                         return error
-                    cause = lost  # if the server process is gone, the next one may have the segment on its disk
-                case Answer() as answer if is_same(answer, begun, received.size):
+                    cause, was_away = lost, True  # the next server process may have the segment on its disk
+                case Answer() as answer if is_same(answer, begun) and not is_shorter(answer, received.size):
                     first = await self._skip(begun, received, answer)
                     if isinstance(first, bytes):
                         self.cursor.resumed()
@@ -585,13 +586,13 @@ class Requests:
                     cause = first
                 case Answer() as answer:
                     await answer.body.aclose()
-                    may_come = answer.status == wire.Status.NOT_FOUND and not answer.closed and not self.nodes.alone
                     if (
                         answer.status != wire.Status.TOO_MANY_REQUESTS
                         and answer.status < wire.Status.SERVER_ERROR
-                        and not may_come  # a node that takes the channel over has it when its publisher comes
+                        and not may_come(answer, begun, was_away=was_away)
                     ):
                         return error
+                    was_away = True
                     cause, floor_s = answer.error(begun.seq), answer.retry_after_s
                 case None:
                     silent = Unanswered(seq=begun.seq, detail=f"{error.detail}, and the server does not answer")
@@ -633,17 +634,40 @@ class Unanswered(ConnectionLost):
     """The server accepts connections and does not answer, not even about a segment that it was sending."""
 
 
-def is_same(answer: Answer, begun: Advance, size: int) -> bool:
+def is_same(answer: Answer, begun: Advance) -> bool:
     """Whether a response can be the same segment, judged by its head."""
-    told_size, life = answer.natural(wire.SIZE), answer.life
+    life = answer.life
     has_its_life = life is not None and life.name == begun.life
     return (
         has_body(answer)
         and answer.natural(wire.SEQ) == begun.seq
         and (answer.natural(wire.EPOCH) == begun.epoch or has_its_life)
         and not is_renumbered(answer, begun.epoch, begun.life, begun.seq + 1)
-        and (told_size is None or told_size >= size)
     )
+
+
+def is_shorter(answer: Answer, size: int) -> bool:
+    """Whether the server has less than ``size`` bytes of a segment."""
+    told = answer.natural(wire.SIZE)
+    return told is not None and told < size
+
+
+def may_come(answer: Answer, begun: Advance, *, was_away: bool) -> bool:
+    """Whether a server that has not what was read of a segment may have it soon.
+
+    It was restarted, or another node takes the channel over, and the publisher sends again what was on its way: the
+    channel is not there yet, or ends before the segment, or the segment has not grown again.
+
+    Args:
+        was_away: an answer before this one says that it was restarted.
+    """
+    if answer.status == wire.Status.NOT_FOUND:
+        return not answer.closed
+    if answer.status == wire.Status.SEQ_MISSING:
+        head = answer.natural(wire.LATEST)
+        is_other = is_renumbered(answer, begun.epoch, begun.life, begun.seq + 1)
+        return head is not None and head <= begun.seq and not is_other
+    return was_away and is_same(answer, begun) and wire.TRUNCATED not in answer.headers
 
 
 def has_body(answer: Answer) -> bool:
