@@ -24,6 +24,7 @@ import socket
 import ssl
 import time
 from collections.abc import Callable
+from contextvars import ContextVar, copy_context
 from dataclasses import replace
 from datetime import UTC, datetime
 from functools import partial
@@ -364,6 +365,40 @@ class Tls:
             self.warn(time.time())
 
 
+_PEER: Final[ContextVar[socket.socket]] = ContextVar("_PEER")
+"""The connection whose TLS handshake is under way."""
+
+
+class _ServerSide(ssl.SSLObject):
+    """TLS of one connection. A client whose handshake fails is told why.
+
+    The event loops leave that out: they close the connection with the alert unsent. Without it, a client that lacks a
+    certificate could not know what is wrong.
+    """
+
+    outgoing: ssl.MemoryBIO
+
+    def do_handshake(self) -> None:
+        try:
+            super().do_handshake()
+        except (ssl.SSLWantReadError, ssl.SSLWantWriteError):
+            raise
+        except ssl.SSLError:
+            with contextlib.suppress(OSError):  # the client has left, or reads nothing
+                _PEER.get().send(self.outgoing.read())
+            raise
+
+
+class _ServerContext(ssl.SSLContext):
+    """Makes :class:`_ServerSide`."""
+
+    def wrap_bio(self, incoming: ssl.MemoryBIO, outgoing: ssl.MemoryBIO, *args: Any, **options: Any) -> ssl.SSLObject:
+        made = super().wrap_bio(incoming, outgoing, *args, **options)
+        assert isinstance(made, _ServerSide)
+        made.outgoing = outgoing
+        return made
+
+
 def _moment(seconds: float) -> str:
     return f"{datetime.fromtimestamp(seconds, UTC):%Y-%m-%d %H:%M} UTC"
 
@@ -379,6 +414,8 @@ def _tls_context(settings: Settings, certificate: Path, key: Path, chain: bytes)
         raise CannotServe(f"tls_key: {key} is encrypted; give a key without a password, readable by the server only")
     warn_of_readers(key)
     context = ssl.create_default_context(ssl.Purpose.CLIENT_AUTH)
+    context.__class__ = _ServerContext  # create_default_context() makes no other class
+    context.sslobject_class = _ServerSide
     try:
         context.load_cert_chain(certificate, key)
     except (OSError, ssl.SSLError) as error:
@@ -526,7 +563,9 @@ class TlsListener(Listener):
             # Many clients never answer a close_notify: a drain would wait 30 s, the default, for each of them.
             ssl_shutdown_timeout=options.linger_s,
         )
-        handshake = self._loop.create_task(connecting)
+        context = copy_context()
+        context.run(_PEER.set, sock)
+        handshake = self._loop.create_task(connecting, context=context)
         connection.accepted(handshake, address)
         self._plane.handshakes.add(handshake)
         handshake.add_done_callback(partial(self._over, connection, sock, connection.without_route()))

@@ -43,6 +43,7 @@ from tricklecast.trickle.client.exchange import Answer
 from tricklecast.trickle.client.retry import IDLE_S, RECONNECT_S, Retries, Stop
 from tricklecast.trickle.errors import (
     ChannelNotFound,
+    ConnectionLost,
     InvalidInput,
     InvalidSeq,
     Position,
@@ -439,13 +440,13 @@ class Cursor:
         """The GET got no answer: the connection could not be made, or broke.
 
         Args:
-            error: what happened; raised at last if nothing helps. A ``RemoteProtocolError`` is raised at once: the
-                peer does not speak the protocol.
+            error: what happened; raised at last if nothing helps. All but a ``ConnectionLost`` is raised at
+                once: the peer does not speak the protocol, or wants another certificate of this client.
             taken: there is a server, since it held the GET for a while. Without this, and before any answer, the
                 address is most likely wrong.
             waited_s: for how long it did, before the connection broke, in seconds.
         """
-        if isinstance(error, RemoteProtocolError):
+        if not isinstance(error, ConnectionLost):
             return Stop(error)
         if not (self._server_seen or taken):
             return self._again(self._retries.wait(now, rng), error)

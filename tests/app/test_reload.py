@@ -354,8 +354,9 @@ def test_clients_need_a_certificate(tmp_path: Path, caplog: pytest.LogCaptureFix
             assert target.ask("GET", "/api/v1/channels").status == 200
         assert server.record(op="publish").client == "camera-1"
         assert server.record(op="api", path="/api/v1/channels").client == "camera-1"
-        for stranger in (ssl.create_default_context(cafile=certificate), client(following, certificate)):
-            with server.client(stranger) as target, pytest.raises((Failure, OSError)):
+        unnamed = ssl.create_default_context(cafile=certificate)
+        for stranger, alert in ((unnamed, "CERTIFICATE_REQUIRED"), (client(following, certificate), "UNKNOWN_CA")):
+            with server.client(stranger) as target, pytest.raises((Failure, OSError), match=alert):
                 target.ask("GET", f"{target.base}/c/0")
         eventually(
             lambda: [record.reason for record in list(server.records)].count("handshake") == 2,

@@ -72,7 +72,11 @@ class Driver:
         return self.cursor.answered(answer, self.now, self.rng)
 
     def lost(
-        self, error: ConnectionLost | RemoteProtocolError = LOST, *, taken: bool = False, waited_s: float = 0.0
+        self,
+        error: ConnectionLost | Refused | RemoteProtocolError = LOST,
+        *,
+        taken: bool = False,
+        waited_s: float = 0.0,
     ) -> Decision:
         return self.cursor.lost(error, self.now, self.rng, taken=taken, waited_s=waited_s)
 
@@ -598,11 +602,11 @@ class TestReading:
         """None could follow it."""
         assert isinstance(stopped(Driver("current").answer(200, seq=10**15 - 1)), RemoteProtocolError)
 
-    def test_garbage_is_final(self) -> None:
-        """What does not speak HTTP will not learn it."""
+    @pytest.mark.parametrize("error", [RemoteProtocolError(detail="SSH-2.0"), Refused(detail="no certificate")])
+    def test_garbage_and_a_refused_certificate_are_final(self, error: Refused | RemoteProtocolError) -> None:
+        """What does not speak HTTP will not learn it, and this client has no other certificate."""
         driver = Driver()
         driver.read(0)
-        error = RemoteProtocolError(detail="SSH-2.0")
         assert stopped(driver.lost(error)) is error
 
 

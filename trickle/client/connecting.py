@@ -61,6 +61,12 @@ _OPTIONS: Final = {
 _NOT_TLS: Final = frozenset({"WRONG_VERSION_NUMBER", "RECORD_LAYER_FAILURE"})
 """Versions of OpenSSL have these reasons for a peer that does not speak TLS."""
 
+_CERTIFICATE_ALERTS: Final = frozenset(
+    {"UNKNOWN_CA", "BAD_CERTIFICATE", "UNSUPPORTED_CERTIFICATE", "CERTIFICATE_REVOKED", "CERTIFICATE_EXPIRED"}
+    | {"CERTIFICATE_UNKNOWN", "ACCESS_DENIED"}
+)
+"""Alerts of a server that does not accept the certificate that it was shown (RFC 8446, section 6.2)."""
+
 PROXY_PORT: Final = 8080
 """Port of a proxy whose URL has none."""
 
@@ -272,14 +278,37 @@ async def _tunnel(tcp: SocketStream, proxy: Proxy, target: str) -> None:
         raise OSError(f"the proxy {proxy.shown} sent more than its answer")
 
 
+def certificate_refusal(error: BaseException) -> str | None:
+    """Say in words what a server finds wrong with the client's certificate; ``None``: the error is another one.
+
+    With TLS 1.3 the client is through with its handshake by then, and its first read raises the error.
+    """
+    if not isinstance(error, ssl.SSLError):
+        return None
+    alert = _name(error).partition("_ALERT_")[2]  # its name: TLSV13_ALERT_CERTIFICATE_REQUIRED
+    if alert == "CERTIFICATE_REQUIRED":
+        return "the server wants a client certificate (--cert and --key; in a program, verify=)"
+    if alert in _CERTIFICATE_ALERTS:
+        return f"the server does not accept the client certificate: {alert.lower().replace('_', ' ')}"
+    return None
+
+
+def _name(error: ssl.SSLError) -> str:
+    """OpenSSL's name of an error; empty if it has none."""
+    return getattr(error, "reason", None) or ""
+
+
 def reason(error: BaseException) -> str:
     """Say in words why no connection could be made. anyio and aiohappyeyeballs hide the first cause in a group."""
     cause = error.__cause__
     while isinstance(cause, BaseExceptionGroup):
         cause = cause.exceptions[0]
     first = cause if isinstance(cause, OSError) else error
-    if isinstance(first, ssl.SSLError) and getattr(first, "reason", None) in _NOT_TLS:
+    name = _name(first) if isinstance(first, ssl.SSLError) else ""
+    if name in _NOT_TLS:
         return "the server does not speak TLS: the URL may have to begin with http://"
+    if name.endswith("_ALERT_HANDSHAKE_FAILURE"):
+        return "the server refuses the TLS handshake: it may want a client certificate (--cert and --key)"
     if isinstance(first, OSError) and not isinstance(first, ssl.SSLError | socket.gaierror) and (first.errno or 0) > 0:
         return os.strerror(first.errno or 0)
     return getattr(first, "strerror", None) or str(first) or type(first).__name__

@@ -51,7 +51,7 @@ import anyio.lowlevel
 from anyio.abc import ByteStream
 
 from tricklecast.trickle.client import faults
-from tricklecast.trickle.client.connecting import Origin, connect, reason, tls_context
+from tricklecast.trickle.client.connecting import Origin, certificate_refusal, connect, reason, tls_context
 from tricklecast.trickle.client.faults import InvalidAnswer, NoAnswer
 from tricklecast.trickle.client.grammar import (
     MAX_CHUNK,
@@ -87,6 +87,11 @@ READ_ERRORS: Final = (
     *(ssl.SSLError, Silence),
 )
 """What reading a stream raises; :meth:`Connection.fault` says what it means."""
+
+
+_PLAIN_HINT: Final = " (a port for TLS does so: then the URL has to begin with https://)"
+_TLS_HINT: Final = " (one that wants a client certificate may do so: --cert and --key)"
+"""What may be wrong if a server that has never answered closes the connection in silence."""
 
 
 class BodyWriter(Protocol):
@@ -270,6 +275,7 @@ class Connection:
             faults.ReadTimeout: no response came in time.
             faults.WriteTimeout: the server has stopped reading, and did not respond.
             InvalidAnswer: the response is not HTTP, or a GET's body has no visible end.
+            faults.CertificateRefused: the server wants another certificate of this client.
             Exception: the request's own body raised it.
         """
         body = self._live = request.body
@@ -482,14 +488,15 @@ class Connection:
                 if self._body is None
                 else f"no byte for {self.tcp.receive_s:g} s"
             )
+        if refusal := certificate_refusal(error):
+            return faults.CertificateRefused(refusal)
         if not isinstance(error, anyio.EndOfStream):
             why = "the connection broke"
         elif self._body is not None:
             why = "the connection was closed in the middle of an answer"
         else:
             known = self._answered or self.origin in self._answering
-            plain = self.stream is self.tcp and not known
-            hint = " (a port for TLS does so: then the URL has to begin with https://)" if plain else ""
+            hint = "" if known else (_PLAIN_HINT if self.stream is self.tcp else _TLS_HINT)
             why = f"the server closed the connection without an answer{hint}"
         return faults.ReadError(why) if self._answered else NoAnswer(why)
 
@@ -679,6 +686,8 @@ class Pool:
         except (anyio.BrokenResourceError, anyio.EndOfStream) as error:
             raise faults.ConnectError("the connection was closed during the TLS handshake") from error
         except (OSError, UnicodeError) as error:  # UnicodeError: not a host name
+            if why := certificate_refusal(error):
+                raise faults.CertificateRefused(why) from error
             raise faults.ConnectError(reason(error)) from error
         return Connection(origin, stream, tcp, self._answering, self.release)
 

@@ -54,6 +54,7 @@ from tricklecast.trickle.client.faults import InvalidAnswer
 from tricklecast.trickle.client.grammar import InvalidHead, header_line, request_line
 from tricklecast.trickle.errors import (
     ConnectionLost,
+    Refused,
     RemoteProtocolError,
     TrickleError,
     error_for,
@@ -204,12 +205,13 @@ class Lost(NamedTuple):
     """A request without a response.
 
     Attributes:
-        error: the cause. A ``RemoteProtocolError`` means that the program at that URL does not speak HTTP.
+        error: the cause. A ``RemoteProtocolError`` means that the program at that URL does not speak HTTP; ``Refused``,
+            that the server wants another certificate of this client.
         connected: a connection had been made.
         waited_s: seconds that the client waited before it gave up; 0 if the connection broke.
     """
 
-    error: ConnectionLost | RemoteProtocolError
+    error: ConnectionLost | RemoteProtocolError | Refused
     connected: bool = True
     waited_s: float = 0.0
 
@@ -408,6 +410,8 @@ async def exchange(
                 status, fields = received.head.status_code, received.head.headers
         except InvalidAnswer as error:
             return Lost(RemoteProtocolError(seq=seq, detail=f"{place}{error}"))
+        except faults.CertificateRefused as error:
+            return Lost(Refused(seq=seq, detail=f"{place}{error}"))
         except faults.TransportError as error:
             why = str(error) or type(error).__name__
             if isinstance(error, faults.ConnectError | faults.ConnectTimeout):

@@ -23,6 +23,11 @@ class ReadError(TransportError):
     """The connection ended before the response did, or was closed here."""
 
 
+class CertificateRefused(TransportError):
+    """The server wants a certificate of its clients, and this one has none, or the wrong one. Asking again does not
+    help."""
+
+
 class NoAnswer(ReadError):
     """The connection ended before the first byte of a response."""
 

@@ -25,6 +25,7 @@ from tricklecast.trickle.client.connecting import (
     PEER_TIMEOUT_S,
     PROXY_PORT,
     Proxy,
+    certificate_refusal,
     connect_tcp,
     connect_unix,
     open_tunnel,
@@ -361,6 +362,32 @@ def test_a_proxy_of_another_kind_is_refused(url: str, monkeypatch: pytest.Monkey
     monkeypatch.setenv("HTTPS_PROXY", url)
     with pytest.raises(OSError, match=f"^HTTPS_PROXY is {url}: only http://HOST:PORT is supported; NO_PROXY"):
         proxy_for("host")
+
+
+@pytest.mark.parametrize(
+    ("name", "words"),
+    [
+        ("TLSV13_ALERT_CERTIFICATE_REQUIRED", "the server wants a client certificate"),
+        ("SSLV3_ALERT_CERTIFICATE_EXPIRED", "the server does not accept the client certificate: certificate expired"),
+        ("TLSV1_ALERT_INTERNAL_ERROR", ""),
+        ("CERTIFICATE_VERIFY_FAILED", ""),
+        (None, ""),
+    ],
+)
+def test_alerts_about_the_clients_certificate_are_told_apart(name: str | None, words: str) -> None:
+    """They are certain; others, and what the client finds wrong with the server's certificate, are not these."""
+    error = ssl.SSLError(1, "alert")
+    error.reason = name  # type: ignore[assignment]
+    assert (certificate_refusal(error) or "").startswith(words)
+    assert (certificate_refusal(error) is None) is (words == "")
+    assert certificate_refusal(ConnectionResetError()) is None
+
+
+def test_a_refused_handshake_may_be_one_without_a_certificate() -> None:
+    """TLS 1.2 has one alert for all that the two sides do not agree on."""
+    error = ssl.SSLError(1, "alert")
+    error.reason = "SSLV3_ALERT_HANDSHAKE_FAILURE"
+    assert "may want a client certificate" in reason(error)
 
 
 async def relay(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:

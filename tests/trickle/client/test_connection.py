@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import re
 import socket
 import ssl
+import threading
 from collections.abc import AsyncIterator
 from contextlib import suppress
 from pathlib import Path
@@ -15,6 +17,7 @@ import anyio
 import anyio.lowlevel
 import httpx
 import pytest
+import trustme
 
 from tests.subscriber.fake import Exchange, FakeServer, Handler, fake
 from tests.support.bodies import Chunks, Silent, Written, endless, http_client, live
@@ -727,6 +730,75 @@ class TestTLS:
             async with fake(handler, context) as server, client(server) as http:
                 with pytest.raises(httpx.ConnectError, match="certificate verify failed"):
                     await http.get("/")
+
+        run(main)
+
+
+def refusing(certificate: Path, version: ssl.TLSVersion, sessions: int = 1) -> tuple[int, threading.Thread]:
+    """The port of a server that wants a client certificate of an unknown authority, up to this version of TLS.
+
+    It has a thread, since asyncio's own server closes such a connection without a word.
+    """
+    context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+    context.load_cert_chain(certificate)
+    context.load_verify_locations(cadata=trustme.CA().cert_pem.bytes().decode())
+    context.verify_mode, context.maximum_version = ssl.CERT_REQUIRED, version
+    listener = socket.create_server(("127.0.0.1", 0))
+
+    def serve() -> None:
+        with listener:
+            for _ in range(sessions):
+                peer, _ = listener.accept()
+                with peer, pytest.raises(ssl.SSLError):
+                    context.wrap_socket(peer, server_side=True)
+
+    thread = threading.Thread(target=serve)
+    thread.start()
+    return int(listener.getsockname()[1]), thread
+
+
+class TestClientCertificates:
+    """A server that wants one says so behind the client's handshake (TLS 1.3), or within it."""
+
+    @pytest.mark.parametrize("has_one", [False, True])
+    @pytest.mark.parametrize("version", [ssl.TLSVersion.TLSv1_2, ssl.TLSVersion.TLSv1_3])
+    def test_the_refusal_is_named(self, version: ssl.TLSVersion, has_one: bool, certificate: Path) -> None:
+        """That there is none, or that it is not accepted. TLS 1.2 has no word for the former."""
+        trusting = ssl.create_default_context(cafile=str(certificate))
+        if has_one:
+            trusting.load_cert_chain(certificate)
+        port, thread = refusing(certificate, version)
+
+        async def main() -> None:
+            with pytest.raises(faults.TransportError) as raised:
+                await Pool(trusting).send(RawRequest(("https", "127.0.0.1", port), b"GET / HTTP/1.1\r\n\r\n"))
+            is_certain = has_one or version == ssl.TLSVersion.TLSv1_3
+            assert type(raised.value) is (faults.CertificateRefused if is_certain else faults.ConnectError)
+            wanted = "does not accept the client certificate: unknown ca" if has_one else "want.* a client certificate"
+            assert re.search(wanted, str(raised.value))
+
+        run(main)
+        thread.join()
+
+    def test_a_server_that_says_nothing_may_want_one(self, certificate: Path) -> None:
+        """It closes the connection behind the handshake; one that has answered before has none to ask for."""
+        context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+        context.load_cert_chain(certificate)
+        trusting = ssl.create_default_context(cafile=str(certificate))
+
+        async def handler(exchange: Exchange) -> None:
+            if exchange.tail == "0":
+                await exchange.segment(0, b"", Connection="close")
+            else:
+                exchange.abort()
+
+        async def main() -> None:
+            async with fake(handler, context) as server, client(server, trusting) as http:
+                with pytest.raises(httpx.ReadError, match=r"without an answer .one that wants a client certificate"):
+                    await http.get("/trickle/cam/1")
+                await http.get("/trickle/cam/0")
+                with pytest.raises(httpx.ReadError, match=r"without an answer$"):
+                    await http.get("/trickle/cam/1")
 
         run(main)
 

@@ -221,6 +221,22 @@ def test_other_redirects_are_told(method: str, location: str, asked: int) -> Non
     assert found.detail.startswith("it redirects to ")
 
 
+def test_a_refused_certificate_is_a_refusal() -> None:
+    """The error is not that of a lost connection, which may be there again later."""
+
+    async def refused(_: httpx.Request) -> httpx.Response:
+        raise httpx.ReadError("why") from faults.CertificateRefused("it wants another one")
+
+    async def main() -> None:
+        async with httpx.AsyncClient(transport=httpx.MockTransport(refused)) as http:
+            found = await get(http, "https://host/trickle/cam/7")
+        assert isinstance(found, Lost)
+        assert isinstance(found.error, Refused)
+        assert (found.error.temporary, found.error.detail) == (False, "here: it wants another one")
+
+    run(main())
+
+
 class Fixed(LiveBody):
     """A body of one chunk."""
 
