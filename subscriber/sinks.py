@@ -13,8 +13,9 @@ import sys
 import threading
 from collections.abc import Callable
 from contextlib import suppress
+from io import FileIO
 from pathlib import Path
-from typing import BinaryIO, Final, Self, TypeVarTuple
+from typing import Final, Self, TypeVarTuple
 
 import anyio
 from anyio import to_thread
@@ -48,6 +49,11 @@ class Output:
         return None
 
     @property
+    def unsaved(self) -> Position | None:
+        """The first segment that was ended and may not be on disk as a whole; ``None``: there is no such one."""
+        return None
+
+    @property
     def file(self) -> str | None:
         """The file of the last segment; ``None`` if it has none of its own."""
         return None
@@ -64,7 +70,7 @@ class Output:
         """
 
     async def end(self) -> None:
-        """The segment is over: hand what is buffered to the operating system; errors as in :meth:`write`."""
+        """The segment is over; errors as in :meth:`write`."""
 
     async def ended(self, gap: int) -> None:
         """The channel is over; ``gap`` segments were missed before its end."""
@@ -126,6 +132,7 @@ class FileSink(Output):
     """Writes to a file, in a worker thread, since a disk may take its time.
 
     A path is opened, and its old content replaced, with the first byte: a channel that cannot be read destroys nothing.
+    Nothing is buffered: ``written`` is what the file has, also when the disk is full.
 
     Args:
         target: a path, or a descriptor, which is left open at the end.
@@ -137,7 +144,7 @@ class FileSink(Output):
     def __init__(self, target: Path | int) -> None:
         self.written = 0
         self._target = target
-        self._file: BinaryIO | None = None
+        self._file: FileIO | None = None
         self._closed = False
         # A thread goes on when the task that waits for it is cancelled; a file that it opens late is closed by it.
         self._lock = threading.Lock()
@@ -146,10 +153,6 @@ class FileSink(Output):
 
     async def write(self, data: bytes) -> None:
         await self._in_thread(self._write, data)
-
-    async def end(self) -> None:
-        if self._file is not None:
-            await self._in_thread(self._file.flush)
 
     async def __aexit__(self, *exc_info: object) -> None:
         self._closed = True
@@ -166,9 +169,11 @@ class FileSink(Output):
         with self._lock:
             if self._file is None and not self._closed:
                 self._file = _open(self._target)
-            if self._file is not None:
-                self._file.write(data)
-                self.written += len(data)
+            view = memoryview(data)
+            while view and self._file is not None:
+                size = os.write(self._file.fileno(), view)
+                self.written += size
+                view = view[size:]
         self._close_if_over()
 
     def _close_if_over(self) -> None:
@@ -248,5 +253,5 @@ def _failure(error: OSError, target: Path | int, written: int) -> TrickleError:
     return SinkFailed(f"cannot write to {name}{after}: {error.strerror or error}")
 
 
-def _open(target: Path | int) -> BinaryIO:
-    return open(target, "wb", closefd=not isinstance(target, int))
+def _open(target: Path | int) -> FileIO:
+    return open(target, "wb", buffering=0, closefd=not isinstance(target, int))

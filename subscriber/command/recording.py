@@ -19,7 +19,7 @@ import anyio
 from tricklecast.subscriber.command.moments import NOW, Listed, Moment, Timetable, time_of
 from tricklecast.trickle.client.arguments import channel_urls
 from tricklecast.trickle.client.listing import error_of
-from tricklecast.trickle.errors import ChannelNotFound, SegmentMissing
+from tricklecast.trickle.errors import ChannelNotFound, Position, SegmentMissing
 from tricklecast.trickle.wire import Status
 
 PLAYLIST: Final = "media.m3u8"
@@ -53,6 +53,11 @@ class Whole:
     gap: int
     restarted: bool = False
     complete: bool = True
+
+    @property
+    def position(self) -> Position:
+        """Where it is in the channel."""
+        return Position(self.seq)
 
 
 @dataclass(frozen=True, slots=True)

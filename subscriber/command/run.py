@@ -117,7 +117,7 @@ class _Run:
                 reason = await self._watched()
         except TrickleError as error:
             if not _is_final(error):
-                error.resume = self._output.position or error.resume or self._resume()
+                error.resume = self._output.position or self._output.unsaved or error.resume or self._resume()
             await self._last_error(error)
             raise
         except anyio.get_cancelled_exc_class():
@@ -353,8 +353,9 @@ class _Run:
 
     def _resume(self) -> Position | None:
         """Where another run goes on without loss. A segment that was not read to its end is read again."""
-        if self._output.position is not None:
-            return self._output.position
+        kept = self._output.position or self._output.unsaved
+        if kept is not None:
+            return kept
         if self._segment is not None:
             return self._segment.position
         return None if self._subscriber is None else self._subscriber.position

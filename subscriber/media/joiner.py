@@ -23,7 +23,7 @@ import anyio
 from tricklecast.subscriber.media.opening import NotMedia, is_mpegts, open_segment
 from tricklecast.subscriber.sinks import OneAtATime, Output, SinkFailed, check_path
 from tricklecast.trickle.amounts import count
-from tricklecast.trickle.errors import InvalidInput, TrickleError
+from tricklecast.trickle.errors import InvalidInput, Position, TrickleError
 from tricklecast.trickle.media.containers import SNIFF_BYTES, Container, damaged_fragments, sniff
 from tricklecast.trickle.media.demux import SampleGuard
 from tricklecast.trickle.media.timeline import CLOCK_HZ, Timeline, ticks
@@ -79,6 +79,7 @@ class DemuxedSegment:
         follows: nothing was missed before it.
         damage: how many of them are damaged, by stream: bytes were lost or changed before they came here.
         missing: fragments of MP4 that are missing or cut off.
+        number: how many segments came before it.
     """
 
     container: InputContainer
@@ -88,6 +89,7 @@ class DemuxedSegment:
     damage: Counter[Slot]
     missing: int
     name: str
+    number: int
 
 
 def _tracks(container: InputContainer) -> dict[Slot, Track]:
@@ -212,7 +214,13 @@ class File:
         self._held: dict[Slot, Packet[Stream]] = {}
         self._steps: dict[Slot, int] = {}  # from the decoding time of the packet before to that of the newest
         self._ends: dict[Slot, int] = {}  # when the last picture to be shown ends
-        self._written = False
+        # How many packets of each stream the muxer was given: in all, until the file grew last, and until the time
+        # before that. It gathers packets, and the file grows when it writes what it has. (Two packets may come out of
+        # its queue at once, so that the one that made the file grow need not be the newest: hence the time before.)
+        self._given: Counter[Slot] = Counter()
+        self._grew_with: Counter[Slot] = Counter()
+        self._on_disk: Counter[Slot] = Counter()
+        self._size = -1
         muxer = MUXERS[path.suffix.lower()]
         options = dict(_MATROSKA if muxer == "matroska" else _MP4)
         if muxer != "matroska" and av.library_versions["libavformat"] >= _HYBRID_SINCE:
@@ -244,6 +252,7 @@ class File:
             self._remove()
             codecs = ", ".join(track.codec for track in tracks.values())
             raise Undescribed(f"a {path.suffix} file does not hold {codecs} ({reason(error)})") from error
+        self._has_grown()  # by its head
 
     def fits(self, slot: Slot, track: Track, *, damaged: bool) -> bool:
         """Whether a later segment's stream can go on in this file. A damaged one may seem to have another shape."""
@@ -283,8 +292,27 @@ class File:
 
     def _mux(self, slot: Slot, packet: Packet[Stream]) -> None:
         self._ends[slot] = max(self._ends.get(slot, 0), cast(int, packet.pts) + cast(int, packet.duration))
+        self._given[slot] += 1
         self._muxer.mux_one(packet)
         self._written = True
+        if self._has_grown():
+            self._on_disk, self._grew_with = self._grew_with, self._given.copy()
+
+    def _has_grown(self) -> bool:
+        if not self._is_file:
+            return False
+        before = self._size
+        with suppress(OSError):  # the user has moved it
+            self._size = self.path.stat().st_size
+        return self._size > before
+
+    def taken(self) -> Counter[Slot]:
+        """Count the packets of each stream that were written so far."""
+        return self._given + Counter(self._held.keys())
+
+    def has_on_disk(self, taken: Counter[Slot]) -> bool:
+        """Whether all that :meth:`taken` counted can be read from the disk, also if nothing more can be written."""
+        return taken <= self._on_disk
 
     def close(self) -> bool:
         """Turn it into an ordinary file.
@@ -342,6 +370,10 @@ class Joiner:
         path: the file; its ending says what kind it is to be (:data:`MUXERS`). Where the media changes, the next file
             gets a number: ``out-2.mp4``.
         say: is told, for people, what does not get into the file.
+
+    Attributes:
+        files: those that were made.
+        saved: how many of the segments, counted from the first one, are on disk as a whole.
     """
 
     def __init__(self, path: Path, say: Callable[[str], None]) -> None:
@@ -358,6 +390,12 @@ class Joiner:
         self._missing = 0  # fragments of MP4
         self._keyless = 0  # pictures that are left out, since they come before a keyframe
         self.files: list[Path] = []
+        self.saved = 0
+        self._added = 0
+        self._has_failed = False
+        # Of each segment behind the saved ones: what the open file had taken when it had got the segment; empty: it is
+        # in a file that is closed, or left out; None: it waits.
+        self._taken: deque[Counter[Slot] | None] = deque()
 
     def add(self, data: BinaryIO, name: str, *, whole: bool = True, follows: bool = True) -> None:
         """Add a segment.
@@ -370,17 +408,29 @@ class Joiner:
             SinkFailed: the file cannot be written.
             NotMedia: none of the first segments can be read, or has a stream that the file can hold.
         """
+        self._added += 1
+        self._taken.append(None)
         try:
             part = self._read(data, name, whole=whole, follows=follows and self._whole_before)
         except NotMedia as error:
             self._unusable(error, name)
+            self._taken[-1] = Counter()
             return
         self._whole_before = whole
         self._waiting.append(part)
         try:
             self._write_waiting()
         except file_errors() as error:
+            self._has_failed = True
             raise self._failed(error) from error
+        self._note_saved()
+
+    def _note_saved(self) -> None:
+        while self._taken and (taken := self._taken[0]) is not None:
+            if taken and not (self._file is not None and self._file.has_on_disk(taken)):
+                return
+            self._taken.popleft()
+            self.saved += 1
 
     def close(self) -> None:
         """Finish the file.
@@ -392,6 +442,8 @@ class Joiner:
         try:
             self._write_waiting(last=True)
             self._end()
+            if not self._has_failed:  # what was lost then is not in the file that could be finished now
+                self._note_saved()
             self._say_damage()
         except file_errors() as error:
             raise self._failed(error) from error
@@ -429,7 +481,8 @@ class Joiner:
                 tracks = _tracks(container)
                 packets = _packets(container, tracks, whole=whole)
                 damage = Counter(slot for slot, packet in packets if packet.is_corrupt)
-                part = DemuxedSegment(container, tracks, packets, follows, damage, missing, name)
+                number = self._added - 1
+                part = DemuxedSegment(container, tracks, packets, follows, damage, missing, name, number)
                 opened.pop_all()
                 return part
         except (FFmpegError, OSError, ValueError) as error:
@@ -463,6 +516,7 @@ class Joiner:
             self._waiting.popleft()
             with closing(part.container):
                 self._write(self._file, part)
+            self._taken[part.number - self.saved] = self._file.taken()
 
     def _write(self, file: File, part: DemuxedSegment) -> None:
         if not part.follows:
@@ -569,6 +623,7 @@ class Joiner:
                 self.files.remove(file.path)
         except packet_errors() as error:  # the media is damaged, not the disk: what follows may be fine
             self._say(f"{file.path} is not whole: libavformat cannot finish it ({reason(error)})")
+        self._taken = deque(None if taken is None else Counter() for taken in self._taken)
 
     def _failed(self, error: Exception) -> SinkFailed:
         name = self.files[-1] if self.files else self._path
@@ -597,6 +652,8 @@ class Part(Protocol):
     def restarted(self) -> bool: ...
     @property
     def complete(self) -> bool: ...
+    @property
+    def position(self) -> Position: ...
 
 
 class JoinedFile(Output):
@@ -622,6 +679,13 @@ class JoinedFile(Output):
         self._spool: SpooledTemporaryFile[bytes] | None = None
         self._segment: Part | None = None
         self._threads = OneAtATime()
+        self._positions: deque[Position] = deque()  # of the segments that the joiner got, from the first unsaved one
+        self._saved = 0
+
+    @property
+    def unsaved(self) -> Position | None:
+        """Where another run begins that gets what this file lacks, if nothing more can be written."""
+        return self._positions[0] if self._positions else None
 
     @property
     def files(self) -> tuple[Path, ...]:
@@ -668,10 +732,18 @@ class JoinedFile(Output):
         with spool:
             if spool.tell():
                 follows = not segment.gap and not segment.restarted
+                self._positions.append(segment.position)
                 self._joiner.add(cast(BinaryIO, spool), f"segment {segment.seq}", whole=whole, follows=follows)
+                self._forget_saved()
+
+    def _forget_saved(self) -> None:
+        while self._saved < self._joiner.saved:
+            self._positions.popleft()
+            self._saved += 1
 
     def _finish(self) -> None:
         try:
             self._add(whole=False)
         finally:
             self._joiner.close()
+            self._forget_saved()

@@ -25,10 +25,10 @@ from tricklecast.subscriber.events import SubscriberStatistics
 from tricklecast.subscriber.gateway.pictures import CannotPass
 from tricklecast.subscriber.media.joiner import NothingToWrite, Undescribed
 from tricklecast.subscriber.relay.target import ConnectionBroke
-from tricklecast.subscriber.segment import Unanswered
-from tricklecast.subscriber.sinks import FileSink, Output, SinkClosed
+from tricklecast.subscriber.segment import Segment, Unanswered
+from tricklecast.subscriber.sinks import FileSink, Output, SinkClosed, SinkFailed
 from tricklecast.trickle import errors
-from tricklecast.trickle.errors import ChannelNotFound, InvalidInput, Refused, SegmentMissing, TrickleError
+from tricklecast.trickle.errors import ChannelNotFound, InvalidInput, Position, Refused, SegmentMissing, TrickleError
 from tricklecast.trickle.terminal import Screen
 
 DOCS = Path(__file__).parents[3] / "docs" / "reference"
@@ -147,6 +147,30 @@ class TestPeople:
         first, second = capsys.readouterr().err.splitlines()
         assert first.startswith("received 1 segment (4 B) in ")
         assert second == "to go on without loss: --start 1@3, into another file: -o replaces one"
+
+    def test_a_full_disk_names_the_first_segment_that_it_lacks(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        """Which is not the one at which it was full: an output may have gathered some."""
+
+        class Full(Output):
+            unsaved = Position(1, 3)
+
+            async def begin(self, segment: Segment) -> None:
+                if segment.seq == 3:
+                    raise SinkFailed("cannot write to it: No space left on device")
+
+        async def handler(exchange: Exchange) -> None:
+            await exchange.segment(int(exchange.tail), b"x", epoch=3)
+
+        monkeypatch.setattr(command, "open_output", lambda *_: Full())
+        events = Heard()
+
+        async def main() -> None:
+            async with fake(handler) as server:
+                with pytest.raises(SinkFailed):
+                    await run_command(Request(server.url, "out", start="0"), events)
+
+        run(main)
+        assert (events.of("segment")[-1]["seq"], events.of("error")[0]["resume"]) == (2, "1@3")
 
     def test_a_refusal_of_the_token_names_no_place_to_go_on(self) -> None:
         """The same token is refused there, too."""

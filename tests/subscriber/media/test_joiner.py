@@ -4,7 +4,10 @@ from __future__ import annotations
 
 import io
 import random
+import resource
 import shutil
+from collections import Counter
+from contextlib import suppress
 from fractions import Fraction
 from pathlib import Path
 
@@ -41,10 +44,15 @@ class Said(list[str]):
 def join(path: Path, segments: list[bytes], *, whole: bool = True, said: Said | None = None) -> Joiner:
     """Join segments that follow one another."""
     joiner = Joiner(path, (Said() if said is None else said).append)
-    for number, data in enumerate(segments):
-        joiner.add(io.BytesIO(data), f"segment {number}", whole=whole)
+    add(joiner, segments, whole=whole)
     joiner.close()
     return joiner
+
+
+def add(joiner: Joiner, segments: list[bytes], *, whole: bool = True) -> None:
+    """Add segments that follow one another."""
+    for number, data in enumerate(segments):
+        joiner.add(io.BytesIO(data), f"segment {number}", whole=whole)
 
 
 def boxes(path: Path) -> list[str]:
@@ -283,6 +291,41 @@ def test_a_full_disk_is_said_so(tmp_path: Path, clip: Path) -> None:
     (tmp_path / "out.mp4").symlink_to("/dev/full")
     with pytest.raises(SinkFailed, match="No space left"):
         join(tmp_path / "out.mp4", cut(clip))
+
+
+def packets(data: bytes) -> Counter[str]:
+    """How many packets of each kind it has."""
+    with av.open(io.BytesIO(data), "r") as container:
+        return Counter(packet.stream.type for packet in container.demux() if packet.size)
+
+
+@pytest.mark.parametrize("name", ["out.mp4", "out.mov", "out.mkv"])
+def test_what_a_full_disk_has_is_known(tmp_path: Path, name: str) -> None:
+    """The muxer gathers packets: a segment that it was given is not on disk yet, and has to be read again."""
+    segments = cut(make_clip(tmp_path / "clip.mp4", seconds=12))
+    sizes = [packets(data) for data in segments]
+    path = tmp_path / name
+    (tmp_path / "all").mkdir()
+    join(tmp_path / "all" / name, segments)
+    room = (tmp_path / "all" / name).stat().st_size // 2
+    before = resource.getrlimit(resource.RLIMIT_FSIZE)  # Python ignores the signal that comes with it
+    joiner = Joiner(path, print)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (room, before[1]))
+    try:
+        with pytest.raises(SinkFailed):
+            add(joiner, segments)
+        with suppress(SinkFailed):  # that room is made now does not bring back what was lost
+            joiner.close()
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, before)
+    assert 2 < joiner.saved < len(segments) - 2
+    assert packets(path.read_bytes()) >= sum(sizes[: joiner.saved], Counter())
+
+
+def test_all_is_saved_at_the_end(tmp_path: Path, clip: Path) -> None:
+    """Segments that are no media count as well: reading them again would bring nothing."""
+    segments = cut(clip)
+    assert join(tmp_path / "out.mp4", [segments[0], b"no media", *segments[1:]]).saved == SECONDS + 1
 
 
 def test_a_damaged_description_ends_its_file_only(tmp_path: Path) -> None:
