@@ -155,7 +155,7 @@ def client_tls(ca_file: Path | None, cert: Path | None = None, key: Path | None 
         these options was given.
 
     Raises:
-        typer.BadParameter: a file cannot be used, or there is a key without a certificate.
+        typer.BadParameter: a file cannot be used, the key has a password, or there is a key without a certificate.
     """
     if cert is None and key is not None:
         raise typer.BadParameter("give its certificate, too: --cert", param_hint="--key")
@@ -166,9 +166,15 @@ def client_tls(ca_file: Path | None, cert: Path | None = None, key: Path | None 
     except OSError as error:  # SSLError included
         why = f"cannot read certificates from {ca_file}: {error.strerror or error}"
         raise typer.BadParameter(why, param_hint="--ca-file") from None
+
+    def password() -> str:
+        # OpenSSL would ask for it at the terminal, also that of a command in the background.
+        why = f"{key or cert} is encrypted; give a key without a password: openssl pkey -in {key or cert}"
+        raise typer.BadParameter(why, param_hint="--key" if key else "--cert")
+
     try:
         if cert is not None:
-            context.load_cert_chain(cert, key)
+            context.load_cert_chain(cert, key, password)
     except OSError as error:
         why = f"cannot use {cert}{f' with {key}' if key else ''}: {error.strerror or error}"
         raise typer.BadParameter(why, param_hint="--cert") from None

@@ -13,6 +13,12 @@ from typing import Any
 import pytest
 import trustme
 import typer
+from cryptography.hazmat.primitives.serialization import (
+    BestAvailableEncryption,
+    Encoding,
+    PrivateFormat,
+    load_pem_private_key,
+)
 
 from tricklecast.trickle.amounts import (
     parse_duration,
@@ -87,6 +93,21 @@ def test_a_certificate_that_cannot_be_shown(tmp_path: Path) -> None:
     key.write_text("nothing")
     with pytest.raises(typer.BadParameter, match=rf"^cannot use {certificate} with {key}: "):
         client_tls(None, certificate, key)
+
+
+def test_an_encrypted_key_is_refused_without_a_question(tmp_path: Path) -> None:
+    """OpenSSL would ask for the password at the terminal."""
+    issued = trustme.CA().issue_cert("player.example")
+    certificate, key, both = tmp_path / "client.pem", tmp_path / "client.key", tmp_path / "both.pem"
+    plain = load_pem_private_key(issued.private_key_pem.bytes(), None)
+    encrypted = plain.private_bytes(Encoding.PEM, PrivateFormat.PKCS8, BestAvailableEncryption(b"secret"))
+    certificate.write_bytes(issued.cert_chain_pems[0].bytes())
+    key.write_bytes(encrypted)
+    both.write_bytes(encrypted + certificate.read_bytes())
+    for given, asked_of, hint in (((certificate, key), key, "--key"), ((both, None), both, "--cert")):
+        with pytest.raises(typer.BadParameter, match=rf"^{asked_of} is encrypted; give a key without") as failed:
+            client_tls(None, *given)
+        assert failed.value.param_hint == hint
 
 
 def test_a_command_gets_the_credentials_of_its_options(monkeypatch: pytest.MonkeyPatch) -> None:
