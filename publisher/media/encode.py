@@ -278,6 +278,10 @@ class VideoEncoder(Encoder):
         what = f"a picture of {shape.width}x{shape.height}, {float(shape.rate):g} a second{quality}"
         super().__init__(VIDEO_ENCODER, shape.rate, what)
 
+    def begin_group(self) -> None:
+        """Make the next picture a keyframe; the distances of those behind it are counted from there."""
+        self._next_keyframe = None
+
     def restart(self) -> Iterator[Packet[Stream]]:
         yield from super().restart()
         self._last = self._next_keyframe = None

@@ -22,7 +22,7 @@ from anyio import to_thread
 from tricklecast.publisher.client import Publisher, WriterOptions
 from tricklecast.publisher.events import PublisherEvent
 from tricklecast.publisher.feed import STEPS_AHEAD, Feed, Totals
-from tricklecast.publisher.media.encode import AudioCodec, Encoder, Encoding, VideoShape, encoder_for
+from tricklecast.publisher.media.encode import AudioCodec, Encoder, Encoding, VideoEncoder, VideoShape, encoder_for
 from tricklecast.publisher.media.muxers import CONTAINERS, ContainerName
 from tricklecast.publisher.media.segmenter import Segmenter
 from tricklecast.publisher.steps import SegmentEnd, Step
@@ -61,16 +61,23 @@ _TRACKS: Final = {"video": 0, "audio": 1}
 
 
 class FramesDropped(Event):
-    """Pictures were dropped, because the encoder was too slow for them.
+    """Pictures were dropped, because the encoder was too slow for them, or packets that nobody could decode.
 
     Attributes:
         count: in all, since the start.
+        undecodable: of them, packets that came in front of their stream's first keyframe.
     """
 
     count: int
+    undecodable: int = 0
 
     def __str__(self) -> str:
-        return f"the encoder is too slow: {count(self.count, 'picture')} dropped so far"
+        slow = self.count - self.undecodable
+        reasons = [f"the encoder is too slow: {count(slow, 'picture')} dropped so far"] if slow else []
+        if self.undecodable:
+            packets = count(self.undecodable, "packet")
+            reasons.append(f"a stream did not begin with a keyframe: {packets} before one left out so far")
+        return "; ".join(reasons)
 
 
 MediaEvent: TypeAlias = PublisherEvent | FramesDropped
@@ -82,7 +89,8 @@ class MediaStatistics:
 
     Attributes:
         frames: frames and packets that were taken.
-        frames_dropped: pictures that were dropped, because the encoder was too slow.
+        frames_dropped: pictures that were dropped, because the encoder was too slow, and packets that were left out,
+            because they came in front of their stream's first keyframe.
         segments: segments that the server has confirmed.
         segments_dropped: segments that were given up, because the network was too slow.
         segments_lost: segments that failed.
@@ -108,12 +116,12 @@ class _Item:
     captured_us: int
     pts: int | None = None
     time_base: Fraction | None = None
-    is_packet: bool = False  # encoded already
+    stream: Stream | None = None  # of a packet, which is encoded already
 
     @property
     def is_picture(self) -> bool:
         """Whether it is a picture that is still to be encoded."""
-        return self.kind == "video" and not self.is_packet
+        return self.kind == "video" and self.stream is None
 
 
 class TargetOptions(WriterOptions, total=False):
@@ -152,7 +160,7 @@ class MediaPublisher:
         preset: x264's, from ``ultrafast`` to ``veryslow``.
         when_full: what happens when the encoder or the network is too slow. ``"drop"``, for live media: the oldest
             picture that waits for the encoder is dropped, and so are the oldest segments in a full buffer;
-            ``"wait"``: :meth:`write` waits, and nothing is dropped.
+            ``"wait"``: :meth:`write` waits, and nothing is dropped that can be decoded.
         start: the first segment's number, as for :class:`~tricklecast.publisher.Publisher`.
         on_event: is called with :class:`FramesDropped`, and with the events of the publisher; it must not block.
             An exception that it raises is logged, and publishing goes on.
@@ -203,6 +211,7 @@ class MediaPublisher:
         self._error: Exception | None = None
         self._begun_ns: int | None = None
         self._taken = self._dropped = 0
+        self._undecodable = 0  # that were told
         # Not anyio's own limiter, whose 40 threads the program may keep busy: live media would be dropped meanwhile.
         self._threads = anyio.CapacityLimiter(1)
 
@@ -211,7 +220,7 @@ class MediaPublisher:
         totals = Totals() if self._feed is None else self._feed.totals
         return MediaStatistics(
             frames=self._taken,
-            frames_dropped=self._dropped,
+            frames_dropped=self._dropped + self._pipeline.segmenter.blind,
             segments=totals.segments,
             segments_dropped=totals.dropped,
             segments_lost=totals.lost,
@@ -283,7 +292,9 @@ class MediaPublisher:
         """Publish a packet that is encoded already. It belongs to the publisher then, and is never dropped alone.
 
         Args:
-            packet: of ``packet.stream``, in decoding order. One stream of each kind is published.
+            packet: of ``packet.stream``, in decoding order. One stream of each kind is published. Another picture
+                stream should begin with a keyframe: what comes before its first one, for up to 10 s, cannot be decoded,
+                and is left out and counted (``frames_dropped``). Another sound begins with the next keyframe.
             captured_at: when it was captured, in seconds of Unix time; ``None``: now.
 
         Raises:
@@ -295,8 +306,8 @@ class MediaPublisher:
             codec = "no stream" if stream is None else codec_name(stream)
             raise InvalidInput(f"{self._pipeline.segmenter.container.name} cannot carry such a packet ({codec})")
         if packet.size:  # the empty packet at the end of a file is for decoders
-            self._pipeline.announce(stream)
-            await self._add(_Item(stream.type, packet, _unix_us(captured_at), is_packet=True))
+            kept = self._pipeline.kept(stream)
+            await self._add(_Item(stream.type, packet, _unix_us(captured_at), stream=kept))
 
     async def _add(self, item: _Item) -> None:
         self._check()
@@ -306,12 +317,15 @@ class MediaPublisher:
             while len(pictures := self._pictures()) >= PICTURES_AHEAD:
                 self._waiting.remove(pictures[0])
                 self._dropped += 1
-                level = logging.DEBUG if self._dropped > 1 else logging.WARNING
-                self._report.report(FramesDropped(self._dropped), level)
+                self._tell(logging.DEBUG if self._dropped > 1 else logging.WARNING)
         await self._room(item)
         self._waiting.append(item)
         self._taken += 1
         self._changed.notify()
+
+    def _tell(self, level: int) -> None:
+        self._undecodable = self._pipeline.segmenter.blind
+        self._report.report(FramesDropped(self._dropped + self._undecodable, self._undecodable), level)
 
     async def _room(self, item: _Item) -> None:
         while len(self._waiting) >= ITEMS_AHEAD or (item.is_picture and len(self._pictures()) >= PICTURES_AHEAD):
@@ -356,8 +370,16 @@ class MediaPublisher:
                 self._changed.notify()
                 for step in await to_thread.run_sync(self._pipeline.feed, item, limiter=self._threads):
                     await send.send(step)
+                if not self._pipeline.segmenter.is_blind:
+                    self._tell_undecodable()
             for step in await to_thread.run_sync(self._pipeline.finish, limiter=self._threads):
                 await send.send(step)
+            self._tell_undecodable()
+
+    def _tell_undecodable(self) -> None:
+        """Tell once for each stream, with all of its packets."""
+        if self._pipeline.segmenter.blind > self._undecodable:
+            self._tell(logging.WARNING)
 
 
 class _Pipeline:
@@ -374,14 +396,17 @@ class _Pipeline:
         self._held: list[tuple[str, Packet[Stream]]] = []
         self._first_us: int | None = None
         self._is_started = False
+        self._goes_on = False  # the pictures of the next start are those of the segment under way
+        self._waits = False  # another sound waits for the next keyframe of the pictures that go on
         self._size: str | None = None  # of encoded pictures
         self._said_even = False
 
-    def announce(self, stream: Stream) -> None:
-        """Packets of this stream follow. A copy of it is kept, since its container may be closed soon."""
+    def kept(self, stream: Stream) -> Stream:
+        """A copy of a stream whose packets follow, since its container may be closed soon."""
         known = self._announced.get(stream.type)
         if known is None or known[0] is not stream:
-            self._announced[stream.type] = stream, copied(stream)
+            known = self._announced[stream.type] = stream, copied(stream)
+        return known[1]
 
     def feed(self, item: _Item) -> list[Step]:
         """Take a frame or a packet.
@@ -396,7 +421,15 @@ class _Pipeline:
         try:
             steps = self._resized(item) if item.is_picture else []
             for packet in self._packets(item):
-                self._held.append((item.kind, packet))
+                if self._waits and item.kind == "video" and not packet.is_keyframe:
+                    steps += self.segmenter.add(_TRACKS[item.kind], packet)
+                elif self._waits and item.kind == "video":
+                    self._held.insert(0, (item.kind, packet))  # the segment begins with it
+                    self._waits = False
+                else:
+                    self._held.append((item.kind, packet))
+            if self._waits and len(self._held) < ITEMS_AHEAD:
+                return steps
             is_late = item.captured_us - self._first_us >= START_S * 1_000_000 or len(self._held) >= ITEMS_AHEAD
             if self._is_started or is_late or self._streams.keys() >= self._kinds:
                 steps += self._released()
@@ -438,8 +471,8 @@ class _Pipeline:
 
     def _packets(self, item: _Item) -> list[Packet[Stream]]:
         data = item.data
-        if item.is_packet:
-            self._take(item.kind, self._announced[item.kind][1])
+        if item.stream is not None:
+            self._take(item.kind, item.stream)
             data.opaque = item.captured_us
             return [data]
         if item.pts is not None:
@@ -451,16 +484,31 @@ class _Pipeline:
         return list(encoder.encode(data, item.captured_us))
 
     def _take(self, kind: str, stream: Stream) -> None:
-        if self._streams.get(kind) is not stream:
-            self._streams[kind] = stream
-            self._is_started = False  # the next segment has other streams
+        """Let the next segment have this stream.
+
+        Pictures that go on begin it with a keyframe: their encoder makes one, and where others have encoded them, the
+        sound waits for one. Without it, all up to the next keyframe would be left out.
+        """
+        if self._streams.get(kind) is stream:
+            return
+        self._streams[kind] = stream
+        if kind == "video":
+            self._waits = self._goes_on = False
+        elif self._is_started and "video" in self._streams:
+            encoder = self._encoders.get("video")
+            if isinstance(encoder, VideoEncoder) and encoder.stream is self._streams["video"]:
+                encoder.begin_group()
+            else:
+                self._waits = self._goes_on = True
+        self._is_started = False
 
     def _released(self) -> list[Step]:
         steps: list[Step] = []
         if not self._is_started:
             steps += [*self.segmenter.finish(), SegmentEnd()]
-            self.segmenter.start({_TRACKS[kind]: stream for kind, stream in self._streams.items()})
-            self._is_started = True
+            streams = {_TRACKS[kind]: stream for kind, stream in self._streams.items()}
+            self.segmenter.start(streams, goes_on=self._goes_on)
+            self._is_started, self._waits, self._goes_on = True, False, False
         for kind, packet in self._held:
             steps += self.segmenter.add(_TRACKS[kind], packet)
         self._held.clear()

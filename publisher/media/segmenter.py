@@ -95,6 +95,8 @@ class Segmenter:
         self._text_left_out = 0
         self._is_forced = False  # the segment under way did not begin at a keyframe
         self.forced = 0  # segments so far that ended for their size
+        self.blind = 0  # packets so far that were left out in front of a first keyframe
+        self.is_blind = False  # the newest one is among them
         self._blind_since: int | None = None
         self._saw_keyframe = False
 
@@ -104,11 +106,12 @@ class Segmenter:
             return False
         return stream.type in ("video", "audio", "subtitle", "data") and codec_name(stream) in self.container.carried
 
-    def start(self, streams: Mapping[int, Stream]) -> None:
+    def start(self, streams: Mapping[int, Stream], *, goes_on: bool = False) -> None:
         """Take packets of these streams from now on; call :meth:`end` for those before.
 
         Args:
             streams: by the numbers under which their packets are added; the container carries all of them.
+            goes_on: the pictures are those of the stream before, so that none has to wait for a keyframe.
         """
         self._lead = min(streams, key=lambda track: (streams[track].type != "video", streams[track].type != "audio"))
         self._leads_video = streams[self._lead].type == "video"
@@ -118,7 +121,8 @@ class Segmenter:
         self._quiet_since = None
         self._streams, self._leader = streams, -1
         self._write(sound_only=False)
-        self._blind_since, self._saw_keyframe = None, False
+        if not goes_on:
+            self._blind_since, self._saw_keyframe = None, False
 
     def _write(self, *, sound_only: bool) -> None:
         """Begin a segment whose tables name what comes: where pictures have stopped, the sound alone, and text.
@@ -157,7 +161,9 @@ class Segmenter:
         captured_us = self._wait(times.dts, packet.opaque)
         is_lead = track == self._lead
         begins = is_lead and packet.is_keyframe
-        if self._is_blind(is_lead, begins, times.dts):
+        self.is_blind = self._is_blind(is_lead, begins, times.dts)
+        if self.is_blind:
+            self.blind += 1
             return
         if self._is_over(track, times.dts, begins=begins):
             self.forced += is_lead and not begins and self._size >= self._max_bytes

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import io
 import time
+from collections import Counter
 from collections.abc import Callable
 from fractions import Fraction
 from functools import partial
@@ -24,7 +26,7 @@ from tests.publisher.media.clips import decode, make_clip
 from tests.support.peers import fake_server
 from tests.support.server import RunningServer
 from tests.support.waiting import WITHIN_S, until
-from tricklecast.publisher.media.encode import Encoding
+from tricklecast.publisher.media.encode import Encoding, VideoEncoder, VideoShape
 from tricklecast.publisher.media.muxers import ContainerName
 from tricklecast.publisher.media.publisher import (
     ITEMS_AHEAD,
@@ -36,6 +38,7 @@ from tricklecast.publisher.media.publisher import (
     _Pipeline,
 )
 from tricklecast.publisher.media.segmenter import Segmenter
+from tricklecast.publisher.steps import Chunk, Step
 from tricklecast.subscriber import Subscriber
 from tricklecast.subscriber.media.frames import frames
 from tricklecast.trickle.errors import ClosedHere, InvalidInput, LocalProtocolError
@@ -212,6 +215,98 @@ async def test_a_stream_that_was_not_announced_begins_with_the_next_segment(serv
     kinds = [sorted(decode(segment, "mpegts").times) for segment in segments]
     assert kinds[0] == ["video"]
     assert kinds[-1] == ["audio", "video"]
+
+
+@pytest.mark.parametrize("container", ["mpegts", "fmp4"])
+async def test_sound_that_begins_late_costs_no_picture(server: RunningServer, container: ContainerName) -> None:
+    """In the middle of a group of pictures: the encoder makes a keyframe there, and all segments begin with one."""
+    url, first = urls(server)("late-sound"), 30
+    with anyio.fail_after(WITHIN_S):
+        async with MediaPublisher(url, audio=True, gop_s=2, container=container, when_full="wait", fps=25) as publisher:
+            for number in range(100):
+                at = 1e9 + number / 25
+                await publisher.write(picture(number), pts=50 + number, time_base=TICK, captured_at=at)
+                if number >= first:
+                    await publisher.write(sound(50 + number), captured_at=at)
+        segments = await read_all(url)
+    format_ = "mpegts" if container == "mpegts" else "mp4"
+    decoded = decode(b"".join(segments[1:]), format_)
+    found = decode(segments[0], format_).times["video"] + decoded.times["video"]
+    assert found == [(50 + number) * TICK for number in range(100)]
+    assert abs(decoded.times["audio"][0] - (50 + first) * TICK) < Fraction(3, 100)
+    assert len(decoded.times["audio"]) >= (100 - first) * RATE // 25 // 1024
+    assert publisher.statistics().frames_dropped == 0
+
+
+@pytest.mark.parametrize("container", ["mpegts", "fmp4"])
+async def test_another_sound_waits_for_a_keyframe_of_encoded_pictures(
+    server: RunningServer, tmp_path: Path, container: ContainerName
+) -> None:
+    """Nothing is lost when its stream changes in the middle of a group of pictures; each segment begins with one."""
+    url, clip = urls(server)("other-sound"), make_clip(tmp_path / "clip.ts")
+    with anyio.fail_after(WITHIN_S):
+        async with MediaPublisher(url, audio=True, container=container, when_full="wait") as publisher:
+            with av.open(str(clip)) as file, av.open(str(clip)) as other:
+                sounds, pictures = other.demux(audio=0), 0
+                for packet in file.demux():
+                    is_picture = packet.stream.type == "video"
+                    pictures += is_picture
+                    twin = packet if is_picture else next(sounds)
+                    await publisher.write_packet(cast(Any, twin if pictures > 35 else packet))
+        segments = await read_all(url)
+    format_, whole = "mpegts" if container == "mpegts" else "mp4", decode(clip)
+    found = [decode(segment, format_) for segment in segments]
+    assert [picture for one in found for picture in one.hashes["video"]] == whole.hashes["video"]
+    assert sum(len(one.hashes["audio"]) for one in found) == len(whole.hashes["audio"])
+    assert len(segments) == 3
+    assert publisher.statistics().frames_dropped == 0
+
+
+def test_another_sound_does_not_wait_for_ever() -> None:
+    """Where no keyframe comes, the next segment begins without one, and no picture is lost."""
+    pipeline = _Pipeline(Segmenter(), {"video", "audio"}, Encoding(preset="ultrafast"), Fraction(25))
+    source = VideoEncoder(VideoShape(64, 64, Fraction(25)), Encoding(preset="ultrafast", gop_s=60))
+    steps = list[Step]()
+    for number in range(2 * ITEMS_AHEAD):
+        frame = VideoFrame(64, 64, "yuv420p")
+        frame.pts, frame.time_base = 50 + number, TICK
+        for packet in source.encode(frame):
+            steps += pipeline.feed(_Item("video", packet, number * 40_000, stream=source.stream))
+        if number >= 50:
+            steps += pipeline.feed(_Item("audio", sound(50 + number), number * 40_000))
+    steps += pipeline.finish()
+    source.close()
+    data = b"".join(step.data for step in steps if isinstance(step, Chunk))
+    with av.open(io.BytesIO(data), "r") as file:
+        found = Counter(packet.stream.type for packet in file.demux() if packet.size)
+    assert found["video"] == 2 * ITEMS_AHEAD
+    assert found["audio"] >= (2 * ITEMS_AHEAD - 50) * RATE // 25 // 1024
+
+
+async def test_packets_before_the_first_keyframe_are_counted_and_told(
+    server: RunningServer, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    """Nobody can decode them: they are left out, and the event says how many, once."""
+    url, clip, events = urls(server)("joined"), make_clip(tmp_path / "clip.ts", audio=None), list[Any]()
+    with anyio.fail_after(WITHIN_S):
+        async with MediaPublisher(url, when_full="wait", on_event=events.append) as publisher:
+            with av.open(str(clip)) as file:
+                for packet in list(file.demux(video=0))[10:]:
+                    await publisher.write_packet(cast(Any, packet))
+        segments = await read_all(url)
+    assert len(decode(b"".join(segments), "mpegts").times["video"]) == 50
+    assert publisher.statistics().frames_dropped == 15
+    dropped = [(event.count, event.undecodable) for event in events if isinstance(event, FramesDropped)]
+    assert dropped == [(15, 15)]
+    assert "a stream did not begin with a keyframe: 15 packets before one left out so far" in caplog.text
+
+
+def test_what_was_dropped_for_two_reasons_names_both() -> None:
+    """In one line."""
+    assert str(FramesDropped(5, 2)) == (
+        "the encoder is too slow: 3 pictures dropped so far; "
+        "a stream did not begin with a keyframe: 2 packets before one left out so far"
+    )
 
 
 def test_what_waits_for_another_stream_has_a_limit() -> None:
