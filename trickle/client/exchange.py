@@ -29,6 +29,7 @@ from __future__ import annotations
 import re
 import ssl
 from collections.abc import Callable, Coroutine, Iterable, Mapping
+from contextlib import suppress
 from dataclasses import dataclass, field
 from functools import lru_cache, partial
 from types import MappingProxyType
@@ -80,6 +81,9 @@ _TITLE: Final = re.compile(rb"<title[^<>]*>([^<>]*)</title", re.IGNORECASE)
 
 MAX_REDIRECTS: Final = 5
 """Redirects that one request follows."""
+
+_OWN_END: Final = re.compile(r"/(?:next|-?[0-9]+)(?=[?#]|$)")
+"""What a request for the head, or for a segment, has behind the channel's URL."""
 
 _INTEGERS: Final = (
     *(wire.SEQ, wire.LATEST, wire.EARLIEST, wire.NEXT, wire.SIZE, wire.EPOCH),
@@ -170,7 +174,7 @@ class Answer:
             del known[name]
         detail = location = ""
         if 300 <= status < 400 and (location := others.get("location", "")):
-            detail = f"it redirects to {wire.redacted(location)[:DETAIL_CHARS]}: use that URL instead"
+            detail = _redirect_text(location)
         empty = others.get("content-length") == "0"
         coding = others.get("content-encoding", "").lower()
         content_type = others.get("content-type", "")
@@ -435,6 +439,8 @@ async def exchange(
     else:
         line = first_line(await _beginning(answer))
         answer.detail = answer.detail or line
+    if answer.location:
+        answer.detail = _redirect_text(_channel_behind(method, url, answer.location, has_body=body is not None))
     return answer
 
 
@@ -447,6 +453,21 @@ def _redirected(method: str, url: str, answer: Answer) -> str | None:
         return target if urlsplit(target)[:2] == urlsplit(url)[:2] else None
     except ValueError:  # the server has sent no URL
         return None
+
+
+def _channel_behind(method: str, url: str, location: str, *, has_body: bool) -> str:
+    """The URL that a user can give instead: the whole one, without the end that this client has put behind it."""
+    with suppress(ValueError):  # the server has sent no URL
+        location = urljoin(url, location)
+    own = _OWN_END.search(url) if method in ("GET", "HEAD") or has_body else None
+    found = _OWN_END.search(location)
+    if own is None or found is None or own[0] != found[0]:
+        return location
+    return location[: found.start()] + location[found.end() :]
+
+
+def _redirect_text(target: str) -> str:
+    return f"it redirects to {wire.redacted(target)[:DETAIL_CHARS]}: use that URL instead"
 
 
 async def _by_httpx(

@@ -178,8 +178,8 @@ def test_a_body_that_is_wanted_stays_open() -> None:
     run(main())
 
 
-async def exchanged(method: str, *replies: tuple[int, str]) -> tuple[ExchangeOutcome, list[str]]:
-    """What comes of a request to a server that redirects, and the paths that it was asked for."""
+async def exchanged(method: str, *replies: tuple[int, str]) -> tuple[ExchangeOutcome, list[str], str]:
+    """What comes of a request to a server that redirects, the paths that it was asked for, and its address."""
     paths: list[str] = []
 
     async def script(peer: Peer) -> None:
@@ -191,34 +191,54 @@ async def exchanged(method: str, *replies: tuple[int, str]) -> tuple[ExchangeOut
 
     async with fake_server(script) as server, TrickleClient(timeout=RequestTimeouts.each(5.0)) as http:
         root = server.base.removesuffix("/trickle")
-        return await exchange(http, method, f"{root}/old/cam/next"), paths
+        return await exchange(http, method, f"{root}/old/cam/next"), paths, root
 
 
 @pytest.mark.parametrize("status", [301, 302, 307, 308])
 @pytest.mark.parametrize("location", ["/new/cam/next?x=1", "{root}/new/cam/next?x=1", "../../new/cam/next?x=1"])
 def test_a_get_follows_a_redirect_within_its_origin(status: int, location: str) -> None:
     """The answer is the one of the other URL, over the same connection."""
-    found, paths = run(exchanged("GET", (status, location), (200, "")))
+    found, paths, _ = run(exchanged("GET", (status, location), (200, "")))
     assert isinstance(found, Answer)
     assert (found.status, paths) == (200, ["/old/cam/next", "/new/cam/next?x=1"])
 
 
 @pytest.mark.parametrize(
-    ("method", "location", "asked"),
+    ("method", "location", "asked", "told"),
     [
-        ("POST", "/new/cam/next", 1),
-        ("GET", "http://127.0.0.1:1/new/cam/next", 1),
-        ("GET", "//other.example/cam", 1),
-        ("GET", "http://[", 1),
-        ("GET", "/old/cam/next", 6),
+        ("POST", "/new/cam/next", 1, "{root}/new/cam/next"),  # without a body: it may create the channel "next"
+        ("GET", "http://127.0.0.1:1/new/cam/next", 1, "http://127.0.0.1:1/new/cam"),
+        ("GET", "https://127.0.0.1/new/cam/next?token=x", 1, "https://127.0.0.1/new/cam?token=***"),
+        ("GET", "//other.example/cam", 1, "http://other.example/cam"),
+        ("GET", "http://[/next", 1, "http://["),
+        ("GET", "/old/cam/next", 6, "{root}/old/cam"),
     ],
 )
-def test_other_redirects_are_told(method: str, location: str, asked: int) -> None:
-    """They concern a method that writes, lead to another origin or nowhere, or run in a circle."""
-    found, paths = run(exchanged(method, *[(308, location)] * 6))
+def test_other_redirects_are_told(method: str, location: str, asked: int, told: str) -> None:
+    """They concern a method that writes, lead to another origin or nowhere, or run in a circle.
+
+    The URL that is told is the channel's: what this request has behind it is left out.
+    """
+    found, paths, root = run(exchanged(method, *[(308, location)] * 6))
     assert isinstance(found, Answer)
     assert (found.status, len(paths)) == (308, asked)
-    assert found.detail.startswith("it redirects to ")
+    assert found.detail == f"it redirects to {told.format(root=root)}: use that URL instead"
+
+
+def test_a_redirected_segment_is_told_as_its_channel() -> None:
+    """Its number is the client's. The answer is that to a body, which is written no more."""
+
+    async def main() -> None:
+        async def script(peer: Peer) -> None:
+            await peer.head()
+            await peer.answer(307, {"Location": "https://127.0.0.1/new/cam/7"})
+
+        async with fake_server(script) as server, TrickleClient(timeout=RequestTimeouts.each(5.0)) as http:
+            found = await exchange(http, "POST", f"{server.base}/cam/7", body=Fixed())
+        assert isinstance(found, Answer)
+        assert found.detail == "it redirects to https://127.0.0.1/new/cam: use that URL instead"
+
+    run(main())
 
 
 def test_a_refused_certificate_is_a_refusal() -> None:
