@@ -412,7 +412,7 @@ class Publisher:
         ended, belongs to another publisher, or was never reached.
 
         Returns:
-            The seqs of the segments that the server has not confirmed.
+            The seqs of the segments that the server has not confirmed. Those of which nothing was sent may have none.
 
         Raises:
             LocalProtocolError: the publisher was opened in another event loop.

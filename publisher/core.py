@@ -309,6 +309,12 @@ class Plan:
             self._life = str(wire.Life(self._name[:LIFE_CHARS], seq))
         return Ticket(seq, f"{self._name}.{self._keys}", reset=reset, renewals=self.numbering.renewals)
 
+    def hand_back(self, ticket: Ticket) -> bool:
+        """No request is made with a ticket; ``False`` if others were handed out behind it, and its number stays."""
+        handed_back = self.numbering.hand_back(ticket.seq)
+        self._reset |= handed_back and ticket.reset
+        return handed_back
+
     def begin(self, ticket: Ticket) -> None:
         """The first byte of a segment, or its end, was handed to a connection."""
         self._reached = True

@@ -51,7 +51,7 @@ class SegmentLost(Event):
     """A segment was not published.
 
     Attributes:
-        seq: its number; ``None`` if it had none yet, or the next segment has got it.
+        seq: its number; ``None`` if it has none: nothing of it was sent, and another segment may have got its number.
         error: why. ``SegmentDropped``: too many were in flight; ``ClosedHere``: its own writer left it.
     """
 

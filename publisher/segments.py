@@ -107,6 +107,7 @@ class SegmentWriter:
         self._entered_at = self._ended_at = 0.0
         self._first_byte_s: float | None = None
         self._upload: Upload | None = None  # its request, once there is something to send
+        self._has_number = True  # that of its request, unless it was given up: then another segment may have got it
         self._done = Notifier()
         self._result: Receipt | Exception | None = None
         self._seen = False  # its writer knows the result
@@ -298,7 +299,6 @@ class Upload:
         self.scope: anyio.CancelScope | None = None  # of the carrier that carries it now
         self.is_cut = False
         self.stands_in = False  # it ends without a byte, in place of a segment that was given up
-        self.has_number = True  # its own: it was not given to the next one
         self.waits = True  # no carrier has had it yet, and it is to get one
         self.is_carried = False  # a request is being made
         self.stay: anyio.CancelScope | None = None  # cancelling it cuts this attempt off: another one follows
@@ -398,8 +398,8 @@ class Segments:
     def unseen(self) -> tuple[tuple[int, ...], int]:
         """The segments that were lost, dropped or cut off, and of which their writers do not know it: the seqs of the
         newest, and how many there are besides, older ones or without a number."""
-        found = [one._upload for one in self._unseen if one._upload is not None and not (one._seen or one._asking)]
-        seqs = sorted(upload.ticket.seq for upload in found if upload.has_number)
+        found = [one for one in self._unseen if not (one._seen or one._asking)]
+        seqs = sorted(one._upload.ticket.seq for one in found if one._upload is not None and one._has_number)
         return tuple(seqs), self.forgotten + len(found) - len(seqs)
 
     # For segments.
@@ -517,17 +517,20 @@ class Segments:
             gap: its number may stay unused.
         """
         upload = segment._upload
-        if upload is not None and upload.waits and (gap or self._close_up(upload)):
-            if gap:
+        if upload is not None and segment._result is None:
+            if upload.waits and gap:
                 self._remove(upload)
                 self._plan.numbering.settle(upload.ticket.seq, closed=False)
-            upload.body.stop()
-        elif segment._result is None and upload is not None and not self._regain(upload, gap=gap):
-            self._plan.numbering.settle(upload.ticket.seq, closed=False)
-            if upload.touched and tell:
-                self._tell_dropped(upload.ticket.seq)
-            upload.body.forget()
-            upload.cut()
+                upload.body.stop()
+            elif upload.waits and self._close_up(upload):
+                upload.body.stop()
+                segment._has_number = False
+            elif not self._regain(upload, gap=gap):
+                self._plan.numbering.settle(upload.ticket.seq, closed=False)
+                if upload.touched and tell:
+                    self._tell_dropped(upload.ticket.seq)
+                upload.body.forget()
+                upload.cut()
         self._settle(segment, result)
         self.open_ahead()
 
@@ -591,7 +594,7 @@ class Segments:
         for segment in list(self._pending):
             why = f"no answer within {patience_s:.0f} s after the publisher was closed"
             self.give_up(segment, ConnectionLost(seq=segment.seq, detail=why), tell=False, gap=True)
-        return tuple(segment.seq for segment in before if not isinstance(segment._result, Receipt))
+        return tuple(one.seq for one in before if one._has_number and not isinstance(one._result, Receipt))
 
     def stop(self) -> None:
         """No further request is made, neither a new one nor a retry: it could bring an ended channel back to life."""
@@ -620,6 +623,8 @@ class Segments:
         for upload in list(self._ahead):
             if upload is not spare:
                 self._ahead.remove(upload)
+                if upload.waits:  # its number is free again: the next segment may get it
+                    self._remove(upload)
                 upload.cut()
 
     def fail(self, error: Exception) -> None:
@@ -661,21 +666,20 @@ class Segments:
         Returns ``False``, and changes no number, if others are numbered behind those that wait.
         """
         waiting = [*self._due, *self._queued]
-        numbering = self._plan.numbering
         while waiting[-1].segment is None:  # a preconnect, which is opened again
             last = waiting.pop()
-            if not numbering.hand_back(last.ticket.seq):
+            if not self._plan.hand_back(last.ticket):
                 return False
             self._remove(last)
             if last in self._ahead:
                 self._ahead.remove(last)
-        if not numbering.hand_back(waiting[-1].ticket.seq):
+        if not self._plan.hand_back(waiting[-1].ticket):
             return False
         self._remove(upload)
         behind = waiting[waiting.index(upload) :]
-        for one, seq in zip(behind[1:], [one.ticket.seq for one in behind[:-1]], strict=True):
-            one.ticket.seq = seq
-        upload.has_number = False
+        places = [(one.ticket.seq, one.ticket.reset) for one in behind[:-1]]
+        for one, place in zip(behind[1:], places, strict=True):
+            one.ticket.seq, one.ticket.reset = place
         return True
 
     def _remove(self, upload: Upload) -> None:
@@ -702,13 +706,17 @@ class Segments:
         """
         if upload.touched or not upload.body.take_all_back():
             return False
-        if not upload.waits and self._plan.numbering.release(upload.ticket.seq):
+        assert upload.segment is not None, "it is taken from it"
+        is_wanted = self._accepting or not gap  # at the end, no segment gets it
+        if is_wanted and not upload.waits and self._plan.numbering.release(upload.ticket.seq):
             self._ahead.insert(0, upload)
+            upload.segment._has_number = False
         elif gap:
             return False
         else:
             upload.body.end()
             upload.stands_in = True
+            upload.segment._has_number = not upload.waits
         upload.segment, upload.resting = None, False
         return True
 
@@ -882,7 +890,7 @@ class Segments:
         The server would refuse it until they are there, and it would keep a carrier from them.
         """
         waiting, segment = [*self._due, *self._queued], upload.segment
-        if segment is None or not waiting or waiting[0].ticket.seq > upload.ticket.seq:
+        if segment is None or upload.is_cut or not waiting or waiting[0].ticket.seq > upload.ticket.seq:
             return False
         again = Upload(upload.ticket, upload.body)
         again.segment, again.resting = segment, True
@@ -955,7 +963,7 @@ class Segments:
             oldest = self._unseen.popleft()
             self.forgotten += not (oldest._seen or oldest._asking)
         upload = segment._upload
-        self._report(SegmentLost(upload.ticket.seq if upload is not None and upload.has_number else None, result))
+        self._report(SegmentLost(upload.ticket.seq if upload is not None and segment._has_number else None, result))
 
     # Requests that carry no segment.
 

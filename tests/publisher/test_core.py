@@ -1051,6 +1051,19 @@ def test_the_last_number_is_handed_back() -> None:
     assert (numbering.newest, numbering.take()) == (5, 6)
 
 
+def test_a_ticket_that_is_handed_back_leaves_its_reset_to_the_next() -> None:
+    """What an earlier publisher left open would stay open otherwise."""
+    plan = Plan("reset", rng=TopRandom())
+    assert plan.on_next(answer(200, Latest=7), 0.0) == Advance()
+    first = opened(plan)
+    assert first.reset
+    second = opened(plan)
+    assert not plan.hand_back(first)
+    assert plan.hand_back(second)
+    assert plan.hand_back(first)
+    assert (opened(plan).reset, opened(plan).reset) == (True, False)
+
+
 def test_a_number_that_was_given_up_is_not_used_again() -> None:
     """The server may have closed it: a 409 for the newest number would be taken for another publisher's doing."""
     numbering = published(4)

@@ -22,7 +22,7 @@ from tests.support.peers import fake_server, run
 from tests.support.waiting import WITHIN_S, until
 from tricklecast import testing
 from tricklecast.publisher import Publisher, SegmentWriter, segments
-from tricklecast.publisher.events import PublisherEvent, Renumbered
+from tricklecast.publisher.events import PublisherEvent, Renumbered, SegmentLost
 from tricklecast.subscriber import Subscriber
 from tricklecast.trickle import errors, wire
 from tricklecast.trickle.client.bridge import TrickleTransport
@@ -143,7 +143,7 @@ def test_live_media_goes_on_after_an_outage_in_which_much_was_dropped(server: Lo
     async def main() -> None:
         with pytest.raises(errors.SegmentsUnconfirmed) as caught:
             await publish()
-        assert len(caught.value.seqs) >= 18
+        assert len(caught.value.seqs) + caught.value.more >= 18
 
     async def publish() -> None:
         async with proxy(server.port) as between, publisher(between.url("leap"), most=2, when_full="drop") as pub:
@@ -569,6 +569,96 @@ def test_a_segment_that_gets_a_later_number_waits_behind_those_before_it() -> No
             go.set()
             assert [await fate(one) for one in made] == [8, *range(1, 8)]
             assert pub.statistics().retries == 1
+
+    run(main())
+
+
+def test_no_two_segments_get_one_number() -> None:
+    """Where a segment gets a later number, the preconnect that had it is no longer there to hand it back."""
+
+    async def main() -> None:
+        go, moves = anyio.Event(), anyio.Event()
+
+        class Held(TrickleTransport):
+            """Connections take their time: those for segment 4 until it is to be moved, the others for longer."""
+
+            async def handle_async_request(self, request: httpx.Request) -> httpx.Response:
+                if (seq := request.url.path[-1:]) in "1234567":
+                    await (moves if seq == "4" else go).wait()
+                return await super().handle_async_request(request)
+
+        trickle = Trickle()
+        trickle.instead = {f"POST {seq}": [reply(409, {wire.LATEST: 1})] for seq in (0, 4)}
+        async with fake_server(trickle) as at, publisher(at, start=0, transport=Held()) as pub:
+            made = [await pub.begin() for _ in range(8)]
+            for one in made:
+                one.write_nowait(b"x")
+                one.end_nowait()
+            await until(lambda: made[0].seq == 8 and made[0]._upload in pub._segments._queued)
+            made[0].abort()  # so that its number is that of a preconnect
+            await until(lambda: len(pub._segments._ahead) == 1)
+            moves.set()
+            await until(lambda: made[4].seq == 8 and made[4]._upload in pub._segments._queued)
+            made[6].abort()
+            made.append(await pub.begin())
+            made[-1].write_nowait(b"x")
+            made[-1].end_nowait()
+            left = [one for at, one in enumerate(made) if at not in (0, 6)]
+            assert len({one.seq for one in left}) == len(left)
+            go.set()
+            assert [await fate(one) for one in left] == [1, 2, 3, 7, 5, 6, 8]
+
+    run(main())
+
+
+def test_a_segment_that_gave_its_number_away_is_not_told_by_it() -> None:
+    """The number is another segment's, which is published."""
+
+    async def main() -> None:
+        under_way, given_up = anyio.Event(), anyio.Event()
+
+        class Held(TrickleTransport):
+            """The connection for segment 0 takes its time."""
+
+            async def handle_async_request(self, request: httpx.Request) -> httpx.Response:
+                if request.url.path.endswith("/0"):
+                    under_way.set()
+                    await given_up.wait()
+                return await super().handle_async_request(request)
+
+        seen: list[PublisherEvent] = []
+        async with fake_server(Trickle()) as at, publisher(at, start=0, transport=Held(), on_event=seen.append) as pub:
+            segment = await pub.begin()
+            await under_way.wait()
+            segment.write_nowait(b"its request is the next one's")
+            segment.abort()
+            made = [await pub.begin() for _ in range(6)]
+            for one in made:
+                one.write_nowait(b"x")
+            left = [one for one in made if one is not made[1]]  # it waits, and is cut off by the end
+            for one in left:
+                one.end_nowait()
+            given_up.set()
+            assert await pub.close() == ()
+            assert [(await one.settled()).seq for one in left] == [0, 1, 2, 3, 4]
+        assert [event.seq for event in seen if isinstance(event, SegmentLost)] == [None, None]
+
+    run(main())
+
+
+def test_a_first_segment_that_is_not_sent_leaves_its_reset_to_the_next() -> None:
+    async def main() -> None:
+        trickle = Trickle(head=3)
+        async with fake_server(trickle) as at, publisher(at, start="reset", preconnect=0) as pub:
+            first, second, third = [await pub.begin() for _ in range(3)]
+            for one in (first, second, third):
+                one.write_nowait(b"x")
+            first.abort()
+            second.end_nowait()
+            third.end_nowait()
+            assert [(await one.settled()).seq for one in (second, third)] == [3, 4]
+        posts = [head for head in trickle.heads if head.method == "POST"]
+        assert [wire.RESET.lower() in head.headers for head in posts] == [True, False]
 
     run(main())
 
