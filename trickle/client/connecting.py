@@ -4,7 +4,7 @@
 8305). TCP notices a host that has vanished (:data:`PEER_TIMEOUT_S`).
 
 *Proxies* pass a TLS connection on (CONNECT, RFC 9110, section 9.3.6). The environment names the proxy, as for curl:
-``HTTPS_PROXY``, else ``ALL_PROXY``, in capitals or not; hosts in ``NO_PROXY`` are asked directly. Only ``https://``
+``HTTPS_PROXY``, else ``ALL_PROXY``, in capitals or not; hosts and networks in ``NO_PROXY`` are asked directly. Only ``https://``
 goes through it: the proxy passes bytes on, and cannot hold a live segment back, as it could where it reads HTTP.
 
 *Unix sockets.* The URL is ``http+unix://%2Frun%2Ftricklecast.sock/...``.
@@ -224,6 +224,8 @@ def proxy_for(host: str) -> Proxy | None:
 
     if request.proxy_bypass_environment(host):  # type: ignore[attr-defined]  # typeshed leaves it out
         return None
+    if _is_in(host, request.getproxies_environment().get("no", "")):
+        return None
     url = os.environ.get(name) or os.environ[name.upper()]
     parts = urlsplit(url if "://" in url else f"http://{url}")
     shown = redacted(f"{parts.scheme}://{parts.netloc}")
@@ -239,6 +241,22 @@ def proxy_for(host: str) -> Proxy | None:
         pair = f"{unquote(parts.username)}:{unquote(parts.password or '')}"
         authorization = b"Proxy-Authorization: Basic %b\r\n" % b64encode(pair.encode())
     return Proxy(parts.hostname, port, authorization, shown)
+
+
+def _is_in(host: str, networks: str) -> bool:
+    """Whether a host is an address in one of the networks (``10.0.0.0/8``) among these words.
+
+    Python's own rules for ``NO_PROXY`` are for names; curl takes networks, too.
+    """
+    from ipaddress import ip_address, ip_network
+
+    with suppress(ValueError):  # it is a name
+        address = ip_address(host)
+        for word in networks.replace(",", " ").split():
+            with suppress(ValueError):
+                if address in ip_network(word, strict=False):
+                    return True
+    return False
 
 
 async def open_tunnel(proxy: Proxy, host: str, port: int) -> SocketStream:

@@ -356,6 +356,20 @@ def test_the_environment_names_the_proxy(
     assert proxy_for("live.example.com") == proxy
 
 
+@pytest.mark.parametrize(
+    ("host", "direct"),
+    [
+        *(("127.0.0.2", True), ("10.1.2.3", True), ("192.0.2.7", True), ("192.0.2.8", False)),
+        *(("fd00::1", True), ("FD00:0::1", True), ("fe00::1", False), ("ten.example", False)),
+    ],
+)
+def test_networks_need_no_proxy(host: str, direct: bool, monkeypatch: pytest.MonkeyPatch) -> None:
+    """``NO_PROXY`` may hold them in CIDR notation, as curl takes it, also if bits of a host are set in it."""
+    monkeypatch.setenv("HTTPS_PROXY", "http://p:1")
+    monkeypatch.setenv("NO_PROXY", "other, 127.0.0.0/8,10.9.9.9/8 192.0.2.7/32,fd00::/8,1.2.3.4/99")
+    assert (proxy_for(host) is None) is direct
+
+
 @pytest.mark.parametrize("url", ["socks5://p:1", "https://p:1", "http://", "http://p:99999"])
 def test_a_proxy_of_another_kind_is_refused(url: str, monkeypatch: pytest.MonkeyPatch) -> None:
     """The client does not go around a proxy in silence: it says how that is allowed."""
