@@ -63,6 +63,9 @@ def test_a_server_on_a_unix_socket(tmp_path: Path) -> None:
     assert [record["ip"] for record in logged(log, op="read")] == ["unix"]
     conforms = CliRunner().invoke(cli, ["conformance", address, "--only", "head/starts-at-zero"])
     assert conforms.exit_code == 0, conforms.output
+    one = ["-p", "1", "-s", "1", "--for", "100ms", "--segment-every", "50ms", "--segment-bytes", "100B"]
+    stressed = CliRunner().invoke(cli, ["stress", address, *one])
+    assert stressed.exit_code == 0, stressed.output
     stop(process)
     assert not path.exists()
 

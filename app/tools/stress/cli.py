@@ -41,7 +41,9 @@ _ACTIVITY: Final = ("requests", "retries", "resumed", "dropped", "lost", "missed
 async def stress(
     url: Annotated[
         str,
-        typer.Argument(metavar="URL", help="The server: http://HOST:PORT or http://HOST:PORT/trickle."),
+        typer.Argument(
+            metavar="URL", help="The server: http://HOST:PORT or http://HOST:PORT/trickle, or http+unix://…."
+        ),
     ],
     publishers: Annotated[
         int, typer.Option("--publishers", "-p", metavar="N", min=1, help="Publishers, each with a channel.")

@@ -26,6 +26,7 @@ from tricklecast.app.tools.stress.runner import Health, messages, send
 from tricklecast.publisher.client import Publisher
 from tricklecast.subscriber.client import Subscriber
 from tricklecast.trickle import wire
+from tricklecast.trickle.client.bridge import TrickleTransport
 from tricklecast.trickle.errors import ConnectionLost, TrickleError, error_for
 from tricklecast.trickle.terminal import client_tls
 
@@ -57,7 +58,7 @@ class ParentCommand:
         self.report = WorkerReport()
         self.late = Durations()
         self.tls = client_tls(Path(plan.ca_file) if plan.ca_file else None)
-        self.http = httpx.AsyncClient(verify=self.tls or True)
+        self.http = httpx.AsyncClient(transport=TrickleTransport(self.tls or True))  # which knows Unix sockets
         self.go = anyio.Event()
         self.go_ns = 0
         self.closed = anyio.Event()
