@@ -239,10 +239,17 @@ class Feed:
         self._in_flight.clear()
         return self.totals
 
-    @property
-    def unconfirmed(self) -> int:
-        """Segments that no line has told, and that the server had not confirmed when the publisher ended."""
-        return sum(size > 0 and not isinstance(one._result, Receipt) for one, size in self._in_flight.items())
+    def conclude(self) -> int:
+        """Count the segments that the server has confirmed after :meth:`run`: they were under way when the publisher
+        failed, or was interrupted.
+
+        Returns:
+            How many others no line has told.
+        """
+        results = [(one._result, size) for one, size in self._in_flight.items()]
+        self._in_flight.clear()
+        self.totals.segments += sum(isinstance(result, Receipt) for result, _ in results)
+        return sum(size > 0 and not isinstance(result, Receipt) for result, size in results)
 
     async def _begin(self, tasks: TaskGroup) -> SegmentWriter:
         """Enter the next segment."""

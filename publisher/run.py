@@ -139,7 +139,8 @@ async def run(
         raise TrickleError(_who_else(error)) from error
     finally:
         if feed is not None and not isinstance(publisher.error, ChannelBusy):
-            status.say(status.summary(feed.totals, publisher.statistics(), how, feed.unconfirmed))
+            unconfirmed = feed.conclude()
+            status.say(status.summary(feed.totals, publisher.statistics(), how, unconfirmed))
     return feed.totals
 
 

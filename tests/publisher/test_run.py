@@ -178,6 +178,34 @@ def test_segments_that_a_failed_publisher_still_had_are_counted() -> None:
     run_in_loop(main())
 
 
+def test_a_segment_that_is_confirmed_after_a_takeover_is_counted() -> None:
+    """The preconnect is refused while the answer to the last segment is on its way."""
+
+    async def main() -> None:
+        trickle, said, refused = Trickle(), io.StringIO(), asyncio.Event()
+
+        async def late(peer: Peer, head: Head) -> None:
+            while await peer.chunk():
+                pass
+            await refused.wait()
+            await peer.answer(200, {"Lp-Trickle-Size": "1"})
+
+        async def taken(peer: Peer, head: Head) -> None:
+            await peer.answer(409, {"Lp-Trickle-Seq": "1", "Connection": "close"})
+            refused.set()
+
+        trickle.instead = {"POST 0": [late], "POST 1": [taken]}
+        source = OneSegment(ends=False)
+        async with fake_server(trickle) as server:
+            with pytest.raises(TrickleError, match="another publisher has taken over"):
+                await run(f"{server.base}/c", source, screen=Screen(said))
+            source.over.set()
+        assert "published 1 segment (1 B)" in said.getvalue()
+        assert "not confirmed" not in said.getvalue()
+
+    run_in_loop(main())
+
+
 def test_a_server_that_refuses_for_a_while_is_told_at_once() -> None:
     """A proxy answers 502 while its server is away: the user hears of it at the first answer, not after a minute."""
 
