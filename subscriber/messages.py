@@ -57,7 +57,8 @@ class Message:
         value: a dict, list, str, int, float, bool or ``None``.
         gap: segments missed since the message before.
         skipped: documents since the message before that could not be used, and parts of lines that were cut off by a
-            gap or by a segment that was not whole.
+            gap or by a segment that was not whole; 1 for such a segment if further lines may be missing behind a whole
+            one.
         restarted: the channel's numbering is another one than that of the message before.
     """
 
@@ -220,7 +221,8 @@ class Messages:
         if data:
             self._ready += lines.feed(data)
         else:
-            self._ready += lines.end(whole=segment.complete)
+            is_cut = segment.truncated is not None or segment.broken is not None
+            self._ready += lines.end(whole=segment.complete, is_cut=is_cut)
             self._segment = None
 
 
@@ -309,9 +311,13 @@ class Lines:
             items += self._line()
         return items + self._add(rest)
 
-    def end(self, *, whole: bool) -> list[Line | Bad]:
-        """The segment has ended. Its last line may go on in the next one, unless the segment was not whole."""
-        return [] if whole else self._tear()
+    def end(self, *, whole: bool, is_cut: bool = False) -> list[Line | Bad]:
+        """The segment has ended. Its last line may go on in the next one, unless the segment was not whole.
+
+        Args:
+            is_cut: lines may be missing behind the last one, though that is whole.
+        """
+        return [] if whole else self._tear() or [self._half()] * is_cut
 
     def finish(self, *, whole: bool) -> list[Line | Bad]:
         """The channel has ended, and its last line with it, unless segments were missed there."""

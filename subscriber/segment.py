@@ -43,8 +43,9 @@ if TYPE_CHECKING:
 READ_LIMIT: Final = 64 * 1024 * 1024
 """Most bytes that ``read()`` holds by default: the server's default limit for a segment."""
 
-TAKEOVERS: Final = 2
-"""Cuts in a row that a change of the channel's node explains."""
+CUTS_IN_VAIN: Final = 2
+"""Cuts in a row, without a byte between them, that need not mean that the next one comes as well: a proxy is started
+again, or another node takes the channel over."""
 
 OnBroken: TypeAlias = Literal["skip", "raise"]
 
@@ -297,7 +298,7 @@ class Segment:
         size = None if told is None else header_int({wire.SIZE: told}, wire.SIZE)
         if size is not None and not size == self._received.size >= (self.size_at_start or 0):
             told_bytes = max(size, self.size_at_start or 0)
-            self._cut = self._lost(f"it ended after {self._received.size} of {told_bytes} bytes")
+            self._cut = self._shortened(told_bytes)
             return True
         answer = self._answer
         if self.truncated or told is not None or not isinstance(answer.body, ResponseBody):
@@ -312,7 +313,7 @@ class Segment:
         if found is None or size is None:
             self.truncated = "unknown"
         elif size > self._received.size:
-            self._cut = self._lost(f"it ended after {self._received.size} of {size} bytes")
+            self._cut = self._shortened(size)
         else:
             self.truncated = found.headers.get(wire.TRUNCATED)
         return self._cut is not None
@@ -321,10 +322,11 @@ class Segment:
         """Go on behind what was read, or mark the segment as broken."""
         rest: tuple[Answer, bytes] | ConnectionLost | None = None
         if self._task is None:
-            # Two cuts without a byte between them are enough: the same would happen again. Not so in a cluster: a
-            # replica ends when another node takes the channel over, and that node may go on.
+            # A body that ends too soon in the same way again will do so each time. Not so in a cluster: a replica ends
+            # when another node takes the channel over, and that node may go on.
             self._in_vain = self._in_vain + 1 if self._resumed_at == self._received.size else 0
-            if self._in_vain > (0 if self._requests.nodes.alone else TAKEOVERS) and not self._no_fault:
+            is_same_again = isinstance(error, Shortened) and self._requests.nodes.alone
+            if self._in_vain > (0 if is_same_again else CUTS_IN_VAIN) and not self._no_fault:
                 rest = error
         if rest is None:
             await self._outlive(lambda: self._find_rest(error))
@@ -374,6 +376,9 @@ class Segment:
         finally:
             if isinstance(self._rest, tuple):
                 await self._rest[0].body.aclose()
+
+    def _shortened(self, size: int) -> Shortened:
+        return Shortened(seq=self.seq, detail=f"it ended after {self._received.size} of {size} bytes")
 
     def _lost(self, detail: str) -> ConnectionLost:
         error = ConnectionLost(seq=self.seq, detail=detail)
@@ -628,6 +633,10 @@ class Requests:
             if not isinstance(first, bytes):
                 await body.aclose()
         return first
+
+
+class Shortened(ConnectionLost):
+    """A body ended as if it were whole, and is not."""
 
 
 class Unanswered(ConnectionLost):

@@ -212,6 +212,18 @@ class TestLines:
         got = received(json_lines, cut_or_truncated, on_broken="raise")
         assert got == [Message(2, {"c": 3}, skipped=2)]
 
+    def test_lines_that_may_be_missing_behind_a_whole_one_are_counted(self) -> None:
+        """A segment that was cut off between two lines."""
+
+        async def cut_between_lines(exchange: Exchange) -> None:
+            if exchange.tail != "0":
+                return await channel(s1=b"[2]\n")(exchange)
+            await exchange.begin(0)
+            await exchange.chunk(b"[1]\n")
+            await exchange.end(truncated="publisher_lost")
+
+        assert received(json_lines, cut_between_lines) == [Message(0, [1]), Message(1, [2], skipped=1)]
+
     def test_a_bad_line_is_an_error_and_the_next_one_is_read(self) -> None:
         """To begin again, the whole segment is named: other lines follow in it."""
         got = received(json_lines, channel(s0=b"1\n{\n2\n"))
