@@ -25,7 +25,7 @@ from typing import Any, Final, TypeVar
 import typer
 from typer.core import TyperCommand, TyperGroup
 
-from tricklecast.trickle import __version__
+from tricklecast.trickle import version_line
 from tricklecast.trickle.errors import ConnectionLost, InvalidChannelName, InvalidURL, MissingExtra, TrickleError, needs
 
 T = TypeVar("T")
@@ -397,9 +397,7 @@ cli = typer.Typer(
 
 def _show_version(value: bool) -> None:
     if value:
-        from tricklecast.trickle import wire
-
-        typer.echo(f"tricklecast {__version__}{'' if wire.__file__.endswith('.py') else ' (compiled)'}")
+        typer.echo(version_line())
         raise typer.Exit
 
 

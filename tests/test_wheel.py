@@ -220,6 +220,12 @@ def test_the_command_names_its_extra(lean: Project, arguments: list[str]) -> Non
     assert done.stderr == "tricklecast: the command needs typer: pip install '.[server]' in a clone of tricklecast\n"
 
 
+def test_the_version_needs_no_extra(lean: Project) -> None:
+    """It is the first thing that a report of a fault names."""
+    done = lean.run("-c", COMMAND, "--version")
+    assert (done.returncode, done.stdout, done.stderr) == (0, f"tricklecast {__version__}\n", "")
+
+
 @pytest.mark.parametrize(
     ("program", "line"),
     [

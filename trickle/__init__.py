@@ -6,3 +6,10 @@ typer) and ``pyav``, which only the clients and commands import.
 """
 
 __version__ = "0.1.0"
+
+
+def version_line() -> str:
+    """What ``tricklecast --version`` prints: the version, and whether the hot path is compiled."""
+    from tricklecast.trickle import wire
+
+    return f"tricklecast {__version__}{'' if (wire.__file__ or '').endswith('.py') else ' (compiled)'}"

@@ -13,7 +13,7 @@ from collections.abc import Iterator, Sequence
 from threading import Lock
 from typing import TYPE_CHECKING, Any, Final, cast
 
-from tricklecast.trickle.errors import InvalidInput, NoHardware, needs
+from tricklecast.trickle.errors import InvalidInput, MissingExtra, NoHardware, needs
 
 if TYPE_CHECKING:
     from av import CodecContext, Packet
@@ -29,16 +29,20 @@ _CLEARER: Final = {
 """Messages of libavformat that a user would not understand, in better words."""
 
 
+class MissingPyAV(MissingExtra, InvalidInput):
+    """PyAV is not installed; the message says how to install it."""
+
+
 def need_pyav() -> None:
     """Check that PyAV is installed.
 
     Raises:
-        InvalidInput: it is not; the message says how to install it.
+        MissingPyAV: it is not.
     """
     try:
         import av  # noqa: F401
     except ImportError as error:
-        raise InvalidInput(NEEDS_PYAV) from error
+        raise MissingPyAV(NEEDS_PYAV) from error
 
 
 def any_titles() -> dict[str, Any]:

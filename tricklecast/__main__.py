@@ -9,7 +9,8 @@ import sys
 def main() -> None:
     """Run the command line. Ctrl-C ends it without a traceback, also while modules are still being loaded.
 
-    Without the extra that has the commands' packages (docs/adr/0056) it prints one line, and the exit code is 2.
+    Without the extra that has the commands' packages (docs/adr/0056) it prints one line, and the exit code is 2;
+    ``--version`` needs no extra.
     """
     try:
         fill_standard_streams()
@@ -20,6 +21,11 @@ def main() -> None:
                 raise
             from tricklecast.trickle.errors import needs
 
+            if sys.argv[1:] == ["--version"]:
+                from tricklecast.trickle import version_line
+
+                sys.stdout.write(f"{version_line()}\n")
+                return
             sys.stderr.write(f"tricklecast: the command {needs('typer', 'server')}\n")
             sys.exit(2)
         run()

@@ -101,7 +101,9 @@ async def ingest(
     from tricklecast.publisher.ingest.srt_listener import SrtListener
     from tricklecast.publisher.media.reader import MediaOptions
     from tricklecast.trickle.client.arguments import channel_urls
+    from tricklecast.trickle.pyav import need_pyav
 
+    need_pyav()
     options = SessionOptions(
         media=MediaOptions(
             container=container,

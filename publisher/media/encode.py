@@ -267,6 +267,7 @@ class VideoEncoder(Encoder):
     """
 
     def __init__(self, shape: VideoShape, encoding: Encoding) -> None:
+        need_pyav()
         from av.video.reformatter import VideoReformatter
 
         self._shape = shape

@@ -458,7 +458,7 @@ def open_media(
         timeouts_s: the longest times for opening it, and for every read.
 
     Raises:
-        InvalidInput: PyAV is not installed, or it cannot read this.
+        InvalidInput: PyAV cannot read this.
     """
     watched = None if isinstance(source, str) or hasattr(source, "seek") else Watched(source)
     try:
@@ -477,7 +477,6 @@ def _container(
     timeouts_s: tuple[float | None, float | None],
 ) -> InputContainer:
     """Open it with libavformat; see :func:`open_media`."""
-    need_pyav()
     import av
 
     timeout = None if timeouts_s == (None, None) else timeouts_s
@@ -599,8 +598,9 @@ class Input:
             within_s: an input that listens waits so long for a sender; ``None``: without end.
 
         Raises:
-            InvalidInput: it cannot be read.
+            InvalidInput: it cannot be read, or PyAV is not installed.
         """
+        need_pyav()
         match self.kind:
             case Kind.GENERATED:
                 return Opened(self._generated(is_stopped), is_live=True)

@@ -156,6 +156,42 @@ def test_a_command_of_the_server_s_extra(tmp_path: Path, monkeypatch: pytest.Mon
     assert run_main(monkeypatch, error.value) == 2
 
 
+CHANNEL = "http://127.0.0.1:1/trickle/c"
+
+
+@pytest.mark.parametrize(
+    "arguments",
+    [
+        ["publish", CHANNEL, "testsrc"],
+        ["publish", CHANNEL, "testsrc", "--ladder", "360p,240p"],
+        ["publish", CHANNEL, "rtsp://127.0.0.1:1/cam"],
+        ["publish", CHANNEL, __file__, "--transcode"],
+        ["ingest", "rtmp://127.0.0.1:0", "--to", "http://127.0.0.1:1/trickle/"],
+        ["ingest", "srt://127.0.0.1:1", "--to", CHANNEL],
+        ["subscribe", CHANNEL, "-o", "out.mp4"],
+        ["clip", CHANNEL, "-o", "out.mp4", "--since", "1m"],
+        ["relay", CHANNEL, "rtmp://127.0.0.1:1/live/key"],
+    ],
+    ids=" ".join,
+)
+def test_commands_on_media_need_an_extra(arguments: list[str]) -> None:
+    """One that was started says so at once, rather than when media comes; and connects to nothing."""
+    done = python(
+        "import sys\n"
+        "class Missing:\n"
+        "    def find_spec(self, name, *_):\n"
+        "        if name.partition('.')[0] == 'av':\n"
+        "            raise ModuleNotFoundError(name=name)\n"
+        "sys.meta_path.insert(0, Missing())\n"
+        "from tricklecast.app.cli import main\nmain()",
+        *arguments,
+    )
+    line = "tricklecast: media needs PyAV: pip install '.[media]' in a clone of tricklecast\n"
+    assert (done.returncode, done.stdout) == (2, "")
+    assert done.stderr.endswith(line)
+    assert "Traceback" not in done.stderr
+
+
 def test_all_commands_on_logs_need_the_extra_but_the_schema() -> None:
     """They parse with DuckDB; a server's machine without it gets one line, and no trace."""
     of_logs = {name for name, mount in COMMANDS.items() if mount.module.startswith("tricklecast.analytics")}
