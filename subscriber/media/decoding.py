@@ -231,7 +231,7 @@ class Decoding:
         if self._decoders:
             self.counts.resets += 1
         self._decoders, self._set_up, self._ends, self._anchor = {}, {}, {}, None
-        self._clock.begin_anew()
+        self._clock.begin_anew(restarted=restarted)
 
     def flush(self) -> Iterator[Frame]:
         """The frames that the decoders hold back.

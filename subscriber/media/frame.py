@@ -194,10 +194,20 @@ class Clock:
     def __init__(self) -> None:
         self._line: Timeline | None = None
         self._shift = self._newest = 0
+        self._end = 0  # of the frame that is shown last
+        self._earliest = -MAX_BACK  # an own time that is believed
+        self._last: dict[str, int] = {}  # when the newest of each kind is decoded, on the present line
+        self._length = 1  # from one frame to the next
 
-    def begin_anew(self) -> None:
-        """Something is missing here. The next frame's own time is believed, unless it is earlier than those before."""
+    def begin_anew(self, *, restarted: bool = False) -> None:
+        """Something is missing here. The next frame's own time is believed, unless it is earlier than those before.
+
+        Args:
+            restarted: another publisher's frames follow, which begin behind all that was there.
+        """
         self._line = None
+        self._last.clear()
+        self._earliest = max(self._earliest, self._end if restarted else self._newest - MAX_BACK)
 
     def time_s(self, kind: str, data: Any, begin: Fraction, order: Fraction | None = None) -> float:
         """Return the time of a frame, in seconds.
@@ -210,8 +220,13 @@ class Clock:
         decoded = raw if order is None else ticks(order.numerator, Fraction(1, order.denominator))
         if self._line is None:
             own = decoded + self._shift
-            self._line = Timeline(begin=own if own >= self._newest - MAX_BACK else self._newest)
+            self._line = Timeline(begin=own if own >= self._earliest else self._end)
         stamped = SimpleNamespace(pts=raw, dts=decoded, duration=ticks(data.duration or 0, data.time_base))
-        time, _ = self._line.stamp(_TRACKS[kind], stamped, Fraction(1, CLOCK_HZ))
+        time, at = self._line.stamp(_TRACKS[kind], stamped, Fraction(1, CLOCK_HZ))
         self._shift, self._newest = time - raw, max(self._newest, time)
+        if kind in self._last:
+            self._length = min(at - self._last[kind], CLOCK_HZ)
+        self._last[kind] = at
+        # Pictures of MPEG-TS do not say how long they last: as long as the frame before.
+        self._end = max(self._end, time + (stamped.duration or self._length))
         return time / CLOCK_HZ

@@ -75,9 +75,9 @@ def test_a_batch_says_what_was_missed_before_it() -> None:
     assert (len(batch), batch.times, batch.gap, batch.restarted) == (1, [2.5], 3, True)
 
 
-def times(clock: Clock, *begins: float, kind: str = "video") -> list[float]:
+def times(clock: Clock, *begins: float, kind: str = "video", duration: int = 1) -> list[float]:
     """The times of frames."""
-    data = SimpleNamespace(duration=1, time_base=TICK)
+    data = SimpleNamespace(duration=duration, time_base=TICK)
     return [clock.time_s(kind, data, Fraction(begin).limit_denominator(1000)) for begin in begins]
 
 
@@ -113,4 +113,20 @@ def test_behind_a_gap_the_streams_own_time_is_believed() -> None:
     clock.begin_anew()
     assert times(clock, 64.96, kind="audio") == [64.96]  # sound may be a little behind the pictures
     clock.begin_anew()
-    assert times(clock, 1.0, 1.04) == [65.04, 65.08]
+    assert times(clock, 1.0, 1.04) == [65.08, 65.12]
+
+
+@pytest.mark.parametrize("duration", [0, 1])
+def test_the_first_frame_of_another_life_is_later_than_all_before(duration: int) -> None:
+    """By a picture's time, whether its length is said or not."""
+    clock = Clock()
+    assert times(clock, 5.0, 5.04, duration=duration) == [5.0, 5.04]
+    clock.begin_anew(restarted=True)
+    clock.begin_anew()  # the reader was told twice
+    assert times(clock, 1.0, 1.04, duration=duration) == [5.08, 5.12]
+    clock.begin_anew(restarted=True)
+    assert times(clock, 1.04, duration=duration) == [5.16]
+    clock.begin_anew(restarted=True)
+    assert times(clock, 1.0, duration=duration) == [5.2]
+    clock.begin_anew(restarted=True)
+    assert times(clock, 0.9, duration=duration) == [5.24]  # which would be 5.1 on the clock before

@@ -690,6 +690,7 @@ async def test_a_life_ends_where_the_channel_begins_anew(tmp_path: Path) -> None
     assert first is not None
     assert again is not None
     assert (first.restarted, again.restarted) == (False, True)
+    assert again.time - first.time == pytest.approx(0.04)
 
 
 @pytest.mark.parametrize("options", [{"wait_for_channel_s": 5}, {"reconnect_s": 5}, {"transport": None}])
