@@ -661,7 +661,7 @@ class Cursor:
         oldest = max(first, answer.natural(wire.EARLIEST) or 0)
         if self._on_lag is OnLag.FAIL:
             return Stop(error)
-        retry = self._retry(error, answer.retry_after_s, rng)
+        retry = self._retry(error, None, rng)  # Retry-After is for the segment that is not there
         if isinstance(retry, Stop):
             return retry
         self._epoch, self._life = answer.natural(wire.EPOCH), None if told.first is None else told.name
