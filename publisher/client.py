@@ -416,7 +416,7 @@ class Publisher:
 
         Raises:
             LocalProtocolError: the publisher was opened in another event loop.
-            TrickleError: the channel could not be ended.
+            TrickleError: the channel could not be ended. Its ``__notes__`` name the first ten unconfirmed segments.
         """
         return await self._close(end=True)
 
@@ -451,10 +451,14 @@ class Publisher:
                 elif self._owns_channel:
                     self._segments.cut_ahead()
                     await self._segments.leave(LEAVE_S)
+            if end and limit.cancelled_caught and not ended:
+                raise ConnectionLost(detail=f"no answer to the channel's end within {CLOSE_S:.0f} s")
+        except TrickleError as error:
+            if unconfirmed:
+                error.add_note(str(SegmentsUnconfirmed(unconfirmed)))
+            raise
         finally:
             await self._release(Finished(ended, unconfirmed))
-        if end and limit.cancelled_caught and not ended:
-            raise ConnectionLost(detail=f"no answer to the channel's end within {CLOSE_S:.0f} s")
         if end and self._segments.failure is not None:
             raise self._segments.failure
         return unconfirmed
