@@ -186,6 +186,13 @@ def help_record(param: Any, ctx: Any) -> tuple[str, str] | None:
 class Command(TyperCommand):
     """A command whose help has a heading for each group of options (``rich_help_panel``)."""
 
+    def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
+        try:
+            return super().parse_args(ctx, args)
+        except typer.BadParameter as error:
+            error.message = error.message.removeprefix("Value error, ")  # typer asks pydantic, whose words these are
+            raise
+
     def collect_usage_pieces(self, ctx: Any) -> list[str]:
         pieces = ["[OPTIONS]"]
         for param in self.params:

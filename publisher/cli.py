@@ -179,11 +179,11 @@ async def publish(
     values = dict(locals())
     from tricklecast.publisher.core import parse_start
     from tricklecast.publisher.run import run
-    from tricklecast.trickle.client.arguments import channel_urls, check_header_value
+    from tricklecast.trickle.client.arguments import channel_urls, check_content_type
 
     channel_urls(url)
     if content_type is not None:
-        checked("--content-type", lambda text: check_header_value("Content-Type", text), content_type)
+        checked("--content-type", check_content_type, content_type)
     first = checked("--start", parse_start, start)
     options: dict[str, Any] = {
         "leave_open": leave_open,

@@ -39,7 +39,7 @@ from tricklecast.trickle.client.arguments import (
     URLs,
     channel_urls,
     check_async,
-    check_header_value,
+    check_content_type,
     check_headers,
     check_number,
     check_verify,
@@ -217,7 +217,7 @@ class Publisher:
         if when_full not in ("drop", "wait"):
             raise InvalidInput(f"when_full is 'wait' or 'drop', not {when_full!r}")
         check_number("idle_rotation_s", idle_rotation_s, above=0, or_none=True)
-        check_header_value("Content-Type", content_type)
+        check_content_type(content_type)
         check_headers(headers or {})
         check_verify(verify)
         check_async("transport", transport, "httpx.AsyncBaseTransport")

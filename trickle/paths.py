@@ -119,7 +119,7 @@ class ChannelURL:
         ``http+unix://%2Frun%2Ftricklecast.sock/base/path/channel`` names a Unix socket.
 
         Raises:
-            InvalidURL: another scheme, no host, a bad port, or no channel in the path.
+            InvalidURL: another scheme, no host, a bad port, no channel in the path, or a fragment.
             InvalidChannelName: the last path segment cannot name a channel.
         """
         root, path, query = _split(url)
@@ -129,6 +129,8 @@ class ChannelURL:
         if base_path == PLAYER_PAGES:
             there = f"{redacted(root)}/trickle/{last}"
             raise InvalidURL(url, f"it is the page that plays a channel, which itself is {there}")
+        if "#" in url:  # no request carries what follows: another channel than the one that was meant would be used
+            raise InvalidURL(url, "a channel has no fragment (#...); a # in its name is written %23")
         return cls(root, normalize_base_path(base_path), parse_channel(last), query)
 
     def __str__(self) -> str:

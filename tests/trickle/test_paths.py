@@ -199,6 +199,7 @@ def test_built_urls_parse_back_to_the_channel(name: str, seq: int) -> None:
         ("http://host", "names no channel"),
         ("http://host/", "names no channel"),
         ("http://host:1/watch/cam", "which itself is http://host:1/trickle/cam$"),
+        ("http://host/trickle/cam#1", r"a channel has no fragment \(#\.\.\.\); a # in its name is written %23$"),
     ],
 )
 def test_urls_that_are_refused_say_why(url: str, why: str) -> None:

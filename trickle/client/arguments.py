@@ -48,6 +48,9 @@ MAX_PORT: Final = 65535
 _PLAIN_URL: Final = re.compile(r"https?://(?P<host>[a-z0-9_.-]+)(?::(?P<port>[0-9]{1,5}))?(?:[/?]|$)", re.ASCII | re.I)
 
 _HEADER_NAME: Final = re.compile(r"[!#$%&'*+.^_`|~0-9A-Za-z-]+", re.ASCII)
+_MEDIA_TYPE: Final = re.compile(
+    r"[!#$%&'*+.^_`|~0-9A-Za-z-]+/[!#$%&'*+.^_`|~0-9A-Za-z-]+(?:[ \t]*;[\t\x20-\x7e]*)?", re.ASCII
+)
 _HEADER_VALUE: Final = re.compile(r"(?:[\x21-\x7e](?:[\t\x20-\x7e]*[\x21-\x7e])?)?", re.ASCII)
 
 
@@ -190,6 +193,17 @@ def check_header_value(name: str, value: object) -> None:
     """
     if not isinstance(value, str) or not _HEADER_VALUE.fullmatch(value):
         raise InvalidInput(f"the header {name} must be printable ASCII without white space around it")
+
+
+def check_content_type(value: object) -> None:
+    """Check the media type of a channel.
+
+    Raises:
+        InvalidInput: it is not ``type/subtype``, with parameters or without.
+    """
+    check_header_value("Content-Type", value)
+    if not isinstance(value, str) or not _MEDIA_TYPE.fullmatch(value):
+        raise InvalidInput(f"not a media type: {value!r} (video/mp2t, application/json; charset=utf-8)")
 
 
 def httpx_auth(auth: Auth | None) -> HttpxAuth | None:

@@ -15,7 +15,7 @@ from tricklecast.trickle.client.arguments import (
     Auth,
     URLs,
     channel_urls,
-    check_header_value,
+    check_content_type,
     check_headers,
     check_number,
     check_verify,
@@ -106,9 +106,9 @@ class Channel:
             content_type: the media type of its segments.
 
         Raises:
-            InvalidInput: a header cannot carry the media type.
+            InvalidInput: this is no media type.
         """
-        check_header_value("content_type", content_type)
+        check_content_type(content_type)
         answer = await self._request("POST", str, {wire.EXPECT_CONTENT: content_type})
         if answer.status != wire.Status.OK:
             raise answer.error(None)

@@ -15,6 +15,7 @@ from tricklecast.trickle.client.arguments import (
     channel_url,
     channel_urls,
     check_async,
+    check_content_type,
     check_header_value,
     check_headers,
     check_number,
@@ -199,3 +200,16 @@ def test_a_certificate_is_checked_as_the_program_says(verify: object) -> None:
 def test_headers_of_the_program_replace_usual_ones() -> None:
     """In any case of their letters."""
     assert merged({"User-Agent": "a", "X": "b"}, {"user-agent": "c"}) == {"X": "b", "user-agent": "c"}
+
+
+@pytest.mark.parametrize("value", ["video/mp2t", "application/x-a.b+c", 'text/plain; charset="utf-8"', "a/b ;x=1"])
+def test_media_types(value: str) -> None:
+    """Parameters are the program's own affair."""
+    check_content_type(value)
+
+
+@pytest.mark.parametrize("value", ["", "a b", "video", "video/", "/mp2t", "video/mp2t x", "a/b/c", "a/b\n", None])
+def test_what_is_no_media_type(value: object) -> None:
+    """A player would not know what to do with it."""
+    with pytest.raises(InvalidInput, match=r"media type|the header Content-Type"):
+        check_content_type(value)
