@@ -738,7 +738,9 @@ class Cursor:
             return retry
         self._head = latest
         kept = latest if earliest is None else min(earliest, latest)
-        seq = kept if self._on_lag is OnLag.EARLIEST else latest
+        # A number of the user's that does not exist yet is no past that was lost: it begins at the head.
+        has_past = self._follows or self._takes_any
+        seq = kept if self._on_lag is OnLag.EARLIEST and has_past else latest
         self._restarted = self._restarted or self._follows
         if self._expected is not None:
             self._expected_before = max(self._expected_before or 0, self._expected) if self._follows else None

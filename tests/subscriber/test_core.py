@@ -755,9 +755,10 @@ class TestMissing:
         assert resync(driver.answer(470, latest=3, earliest=1)).seq == 1
         assert driver.read(1) == Advance(1, gap=0, restarted=True)
 
-    def test_a_start_beyond_the_head_begins_at_the_head(self) -> None:
+    @pytest.mark.parametrize("on_lag", [None, OnLag.EARLIEST])
+    def test_a_start_beyond_the_head_begins_at_the_head(self, on_lag: OnLag | None) -> None:
         """A seq that is far in the future is brought back to the present, without a gap or a restart."""
-        driver = Driver(100)
+        driver = Driver(100, on_lag=on_lag)
         assert resync(driver.answer(470, latest=5, earliest=2)).seq == 5
         assert driver.read(5) == Advance(5)
 
