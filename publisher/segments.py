@@ -872,6 +872,8 @@ class Segments:
                     self._pause_until = max(self._pause_until, self.now() + delay_s)
             case Resync(delay_s, seq):
                 upload.ticket, holds = ticket.again(seq), False
+                if upload.segment is not None:  # perhaps without a chunk, if its first write was cancelled
+                    self._plan.numbering.bind(seq)
                 self._report(Renumbered(ticket.seq, seq))
                 self.cut_ahead(upload)  # those behind it are opened again, under numbers that follow it
             case _:
@@ -881,6 +883,7 @@ class Segments:
             self._report(Retrying(decision.error, delay_s, ticket.attempt + 1, ticket.seq))
         upload.resting, upload.is_carried = True, False
         body.rest()
+        self._notify()  # the answer may have told of a head that lets others begin
         await anyio.sleep(0.0 if holds else delay_s)
         return not self._has_gone_back(upload)
 

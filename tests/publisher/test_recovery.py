@@ -611,6 +611,42 @@ def test_no_two_segments_get_one_number() -> None:
     run(main())
 
 
+def test_a_segment_whose_first_write_was_cancelled_has_its_number() -> None:
+    """It is to be written yet: the number that it gets in place of one that the server has passed is no other's."""
+
+    async def main() -> None:
+        go = anyio.Event()
+
+        class Held(TrickleTransport):
+            """The connection for segment 1 takes its time."""
+
+            async def handle_async_request(self, request: httpx.Request) -> httpx.Response:
+                if request.url.path.endswith("/1"):
+                    await go.wait()
+                return await super().handle_async_request(request)
+
+        trickle = Trickle()
+        trickle.instead = {f"POST {seq}": [reply(409, {wire.LATEST: seq + 1})] for seq in (0, 1)}
+        async with (
+            fake_server(trickle) as at,
+            publisher(at, start=0, preconnect=0, transport=Held()) as pub,
+            pub.segment() as one,
+            pub.segment() as two,
+        ):
+            with anyio.CancelScope() as scope:
+                scope.cancel()
+                await one.write(b"not sent")
+            two.write_nowait(b"second")
+            await until(lambda: one.seq == 2)
+            go.set()
+            await until(lambda: two.seq == 3)
+            await one.write(b"first")
+        assert [segment.receipt.seq for segment in (one, two)] == [2, 3]
+        assert trickle.stored == {"2": [b"first"], "3": [b"second"]}
+
+    run(main())
+
+
 def test_a_segment_that_gave_its_number_away_is_not_told_by_it() -> None:
     """The number is another segment's, which is published."""
 
