@@ -402,10 +402,14 @@ class _Pipeline:
         self._said_even = False
 
     def kept(self, stream: Stream) -> Stream:
-        """A copy of a stream whose packets follow, since its container may be closed soon."""
+        """A copy of a stream whose packets follow, since its container may be closed soon.
+
+        Sound that is described as the one before goes on as it: a reader of frames has other streams behind each loss.
+        """
         known = self._announced.get(stream.type)
         if known is None or known[0] is not stream:
-            known = self._announced[stream.type] = stream, copied(stream)
+            goes_on = known is not None and stream.type == "audio" and _described(stream) == _described(known[1])
+            known = self._announced[stream.type] = stream, known[1] if known and goes_on else copied(stream)
         return known[1]
 
     def feed(self, item: _Item) -> list[Step]:
@@ -513,6 +517,11 @@ class _Pipeline:
             steps += self.segmenter.add(_TRACKS[kind], packet)
         self._held.clear()
         return steps
+
+
+def _described(sound: Stream) -> tuple[object, ...]:
+    context: Any = sound.codec_context
+    return codec_name(sound), context.sample_rate, context.layout.name, context.extradata
 
 
 def _check_picture(picture: Any) -> None:
