@@ -236,7 +236,7 @@ def wanted_help(args: list[str]) -> str | None:
 
 def show_help(name: str) -> None:
     """Print the help of a command. Typer would load pydantic in order to parse ``--help``."""
-    command = load(name) if name else typer.main.get_command(cli)
+    command = load(name, to_run=False) if name else typer.main.get_command(cli)
     typer.echo(command.get_help(typer.Context(command, info_name=f"tricklecast {name}".strip())))
 
 
@@ -287,15 +287,18 @@ def _first_word(word: str) -> LazyGroup:
     return group
 
 
-def load(name: str) -> Any:
+def load(name: str, *, to_run: bool = True) -> Any:
     """Load a sub-command.
+
+    Args:
+        to_run: rather than for its help, for which most commands need no extra.
 
     Raises:
         MissingExtra: a package that it needs is not installed.
     """
     mount = COMMANDS[name]
     try:
-        if mount.extra is not None and importlib.util.find_spec(mount.extra[1]) is None:
+        if to_run and mount.extra is not None and importlib.util.find_spec(mount.extra[1]) is None:
             raise ModuleNotFoundError(name=mount.extra[1])
         function: Callable[..., Any] = getattr(importlib.import_module(mount.module), mount.function)
     except ModuleNotFoundError as error:

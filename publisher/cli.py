@@ -258,6 +258,7 @@ def _media(values: Mapping[str, Any]) -> tuple[Input, MediaOptions]:
     """The input that the options describe, and how it is published."""
     from tricklecast.publisher.media.inputs import Input, Kind
     from tricklecast.publisher.media.reader import MediaOptions
+    from tricklecast.publisher.media.testsrc import TestOptions
     from tricklecast.trickle.pyav import need_pyav
 
     if values["by"] is not None:
@@ -279,6 +280,8 @@ def _media(values: Mapping[str, Any]) -> tuple[Input, MediaOptions]:
     )
     if options.plays != 1 and what.kind is not Kind.FILE:
         raise typer.BadParameter(f"only a file can be played again, not {what.name}", param_hint="--loop")
+    if what.kind is Kind.GENERATED:
+        checked("INPUT", TestOptions.parse, values["source"])
     need_pyav()
     return what, options
 

@@ -220,7 +220,12 @@ def _credentials(
     token: Token = None,
     token_file: TokenFile = None,
 ) -> Credentials:
-    return Credentials(client_tls(ca_file, cert, key), bearer_for(token, token_file))
+    tls = client_tls(ca_file, cert, key)
+    try:
+        return Credentials(tls, bearer_for(token, token_file))
+    except InvalidInput as error:
+        source = TOKEN_VARIABLE if token is None else "--token"
+        raise typer.BadParameter(str(error), param_hint=source if token_file is None else "--token-file") from None
 
 
 _OPTIONS: Final = inspect.signature(_credentials, eval_str=True).parameters

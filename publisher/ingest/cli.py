@@ -117,6 +117,7 @@ async def ingest(
     say = (lambda _: None) if quiet else Screen().say
     receiver: RtmpListener | SrtListener | SrtReceiver
     if scheme == "rtmp" or names_many(split_urls(to)[0]):
+        checked("--to", Channels, to)
         channels = Channels(to, keys)
         if keys is None and not _is_loopback(host) and "passphrase=" not in address:
             say("everybody who can reach this port can publish; give --keys FILE to check stream keys")

@@ -227,9 +227,10 @@ async def clip(
       tricklecast clip $URL -o goal.mp4 --since 90s --until 60s
       tricklecast clip $URL -o last-hour.mkv --since 1h
     """
-    from tricklecast.subscriber.command.clip import Clip, run
+    from tricklecast.subscriber.command.clip import Clip, check_name, run
     from tricklecast.subscriber.command.moments import Moment
 
+    checked("--output", check_name, output)
     begin, end = checked("--since", Moment.parse, since), checked("--until", Moment.parse, until)
     now_at = time.time()
     if end.on(now_at) <= begin.on(now_at):

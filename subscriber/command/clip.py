@@ -68,8 +68,7 @@ async def run(clip: Clip, screen: Screen | None = None) -> bool:
         TrickleError: the channel has nothing of that time, or cannot be read.
     """
     path, screen = clip.output, screen or Screen()
-    if not is_joined(path):
-        raise InvalidInput(f"cannot make a clip of the name {path}: it ends with {', '.join(MUXERS)}")
+    check_name(path)
     check_path(path)
     temporary = path.with_name(f".{path.stem}.{secrets.token_hex(4)}{path.suffix}")
 
@@ -97,6 +96,16 @@ async def run(clip: Clip, screen: Screen | None = None) -> bool:
     more = f" and {count(len(files) - 1, 'further file')}" if len(files) > 1 else ""
     screen.say(f"{path}{more}: {reading.told()}")
     return reading.is_whole and not span.lacks_begin
+
+
+def check_name(path: Path) -> None:
+    """Check that a file of that name can be a clip.
+
+    Raises:
+        InvalidInput: it has another ending.
+    """
+    if not is_joined(path):
+        raise InvalidInput(f"cannot make a clip of the name {path}: it ends with {', '.join(MUXERS)}")
 
 
 @dataclass(frozen=True, slots=True)

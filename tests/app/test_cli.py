@@ -146,6 +146,15 @@ def test_a_missing_extra_says_what_to_install(tmp_path: Path, monkeypatch: pytes
         assert str(error.value).startswith(f"{name} needs no_such_dependency: pip install '.[analytics]' in a clone")
 
 
+def test_help_needs_no_extra(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Of a command that imports what it needs when it runs: who reads it may decide to install that."""
+    needs = ("tokens", "no_such_dependency")
+    monkeypatch.setitem(COMMANDS, "schema", Mount("tricklecast.analytics.cli.logs", "schema", "", extra=needs))
+    assert load("schema", to_run=False).help
+    with pytest.raises(TrickleError, match="schema needs no_such_dependency"):
+        load("schema")
+
+
 def test_a_command_of_the_server_s_extra(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """A command that names no extra of its own is one of the extra `server`."""
     (tmp_path / "needy_module.py").write_text("import no_such_dependency\n\ndef command() -> None: ...\n")

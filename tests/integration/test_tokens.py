@@ -78,5 +78,8 @@ def test_a_token_that_is_none() -> None:
     """It is said without being repeated, before anything is sent."""
     for command in (["publish", "http://127.0.0.1:1/trickle/c", "-", "--raw"], ["channels", "http://127.0.0.1:1"]):
         done = run(*command, "--token", "not a token")
-        assert done.returncode == 1
-        assert done.stderr == b"tricklecast: the token is empty, or contains a character that is not visible ASCII\n"
+        assert done.returncode == 2
+        said = (
+            b"Error: Invalid value for --token: the token is empty, or contains a character that is not visible ASCII"
+        )
+        assert done.stderr.splitlines()[-1] == said

@@ -128,6 +128,25 @@ def test_a_command_gets_the_credentials_of_its_options(monkeypatch: pytest.Monke
     assert given.arguments == {"verify": True, "auth": given.auth}
 
 
+@pytest.mark.parametrize(
+    ("given", "hint"),
+    [
+        ({"token": "a", "token_file": Path("b")}, "--token-file"),
+        ({"token": "a b"}, "--token"),
+        ({"token_file": Path("/no/such/file")}, "--token-file"),
+        ({}, TOKEN_VARIABLE),
+    ],
+)
+def test_a_token_that_cannot_be_used_is_wrong_usage(
+    monkeypatch: pytest.MonkeyPatch, given: dict[str, Any], hint: str
+) -> None:
+    """With the name of the option, as for every other one."""
+    monkeypatch.setenv(TOKEN_VARIABLE, "a b")
+    with pytest.raises(typer.BadParameter) as raised:
+        with_credentials(lambda credentials=NO_CREDENTIALS: credentials)(**given)
+    assert raised.value.param_hint == hint
+
+
 # Access tokens.
 
 

@@ -60,6 +60,7 @@ NOWHERE = f"http://127.0.0.1:{unused_port()}/trickle/cam"
         ),
         (["check", NOWHERE, "--ca-file", "/dev/null"], 2, "cannot read certificates"),
         (["subscribe"], 2, "URL"),
+        (["clip", NOWHERE, "-o", "out.ts", "--since", "1m"], 2, "it ends with .mp4"),
         (["channels", "host"], 2, "it must begin with http:// or https://"),
         (["channels", NOWHERE], 1, "Connection refused"),
         (["publish", "http://host/\x01/cam", "testsrc"], 2, "a control character"),
