@@ -330,7 +330,8 @@ class Publisher:
             await segment.write(chunk)
             segment.abort()  # without await: it only tells; await segment.end() instead publishes it
 
-        A call that is cancelled has begun nothing.
+        A call that is cancelled while it waits for room has begun nothing. With room it does not wait, and begins a
+        segment also in a scope that is cancelled already.
 
         Raises:
             PublisherFull: the buffer had no room for ``buffer_s`` seconds.

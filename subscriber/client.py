@@ -158,18 +158,18 @@ class Subscriber:
             viewers of media (``frames``, ``relay`` and ``tricklecast subscribe``) begin at ``"current"``, to have a
             picture at once.
         on_lag: where to go on when the wanted segment has left the window, or the numbering begins anew: ``"live"`` (at
-            the newest segment), ``"earliest"`` (at the oldest one that is still there, so that least is missed), or
-            ``"fail"`` (nowhere: ``SegmentMissing``). ``None``: ``"earliest"`` for a subscriber that began at
-            ``"earliest"`` or at N, which wants everything, and ``"live"`` for any other one, also for one that began at
-            a position: pass ``"earliest"`` if it is to miss as little as possible. What was missed is the next
-            segment's ``gap``.
+            the newest segment; in a new numbering perhaps at the number that was wanted), ``"earliest"`` (at
+            the oldest one that is still there, so that least is missed), or ``"fail"`` (nowhere: ``SegmentMissing``).
+            ``None``: ``"earliest"`` for a subscriber that began at ``"earliest"`` or at N, which wants everything, and
+            ``"live"`` for any other one, also for one that began at a position: pass ``"earliest"`` if it is to miss as
+            little as possible. What was missed is the next segment's ``gap``.
         on_broken: whether iterating over a broken segment ends (``"skip"``; its ``broken`` is set) or raises
             ``ConnectionLost`` (``"raise"``). In both cases the next segment can be read.
         on_event: called with each event of :mod:`tricklecast.subscriber.events`, in the event loop: it must not block.
             An exception that it raises is logged, and reading goes on.
-        wait_for_channel_s: how long to wait for a channel or a server that is not there yet, in seconds; ``None``: for
-            ever. A channel that has ended, and that ``start`` is at the end of, is not there yet, either: its next
-            life is waited for. Without, such a reader ends at once.
+        wait_for_channel_s: how long to wait for a channel or a server that is not there yet, in seconds, and up to one
+            pause (4 s, after a minute 10 s) longer; ``None``: for ever. A channel that has ended, and that ``start`` is
+            at the end of, is not there yet, either: its next life is waited for. Without, such a reader ends at once.
         reconnect_s: how long to wait for a server that was there, and for its channel, in seconds. ``None``: for ever,
             also for a channel that the server has dropped, and however often the server fails; only the channel's end
             and a final refusal end the subscription then.
