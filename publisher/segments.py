@@ -654,9 +654,12 @@ class Segments:
 
         They leap over it if all that are older are done with. Otherwise it counts against the one segment that the
         server takes beyond its head, and a later one that overtakes another on the way would be refused. So there are
-        as few gaps as can be: a segment whose request waits for others gives its number away.
+        as few gaps as can be: a segment whose request waits for others gives its number away. So does one that was to
+        reset the channel, with that.
         """
         numbering, seq = self._plan.numbering, upload.ticket.seq
+        if upload.waits and upload.ticket.reset:
+            return False
         return numbering.is_oldest(seq) or not (upload.waits or numbering.is_beside_gap(seq))
 
     def _close_up(self, upload: Upload) -> bool:

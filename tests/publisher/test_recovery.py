@@ -682,17 +682,25 @@ def test_a_segment_that_gave_its_number_away_is_not_told_by_it() -> None:
     run(main())
 
 
-def test_a_first_segment_that_is_not_sent_leaves_its_reset_to_the_next() -> None:
+@pytest.mark.parametrize("most", [3, 2])
+def test_a_first_segment_that_is_not_sent_leaves_its_reset_to_the_next(most: int) -> None:
+    """Whether its writer cuts it off, or it is dropped for the third one."""
+
     async def main() -> None:
         trickle = Trickle(head=3)
-        async with fake_server(trickle) as at, publisher(at, start="reset", preconnect=0) as pub:
-            first, second, third = [await pub.begin() for _ in range(3)]
-            for one in (first, second, third):
+        options: dict[str, Any] = {"start": "reset", "preconnect": 0, "when_full": "drop", "most": most}
+        async with fake_server(trickle) as at, publisher(at, **options) as pub:
+            made = [await pub.begin() for _ in range(2)]
+            for one in made:
                 one.write_nowait(b"x")
-            first.abort()
-            second.end_nowait()
-            third.end_nowait()
-            assert [(await one.settled()).seq for one in (second, third)] == [3, 4]
+            made.append(await pub.begin())
+            made[0].abort()
+            made[2].write_nowait(b"x")
+            for one in made[1:]:
+                one.end_nowait()
+            assert [(await one.settled()).seq for one in made[1:]] == [3, 4]
+            with pytest.raises(errors.ClosedHere if most == 3 else errors.SegmentDropped):
+                await made[0].settled()
         posts = [head for head in trickle.heads if head.method == "POST"]
         assert [wire.RESET.lower() in head.headers for head in posts] == [True, False]
 
