@@ -40,7 +40,7 @@ from tricklecast.subscriber.core import AnyStart, OnLag
 from tricklecast.subscriber.events import OnEvent
 from tricklecast.subscriber.segment import Segment
 from tricklecast.subscriber.sinks import OneAtATime, Output, SinkFailed
-from tricklecast.trickle.client.arguments import URLs, channel_urls, check_number
+from tricklecast.trickle.client.arguments import URLs, channel_urls, check_number, check_options
 from tricklecast.trickle.errors import InvalidInput, LocalProtocolError, Position, TrickleError
 
 VERSION: Final = 1
@@ -658,6 +658,7 @@ async def record(
         SinkFailed: the disk is full, or fails; ``resume`` is where to go on.
         TrickleError: what :class:`tricklecast.subscriber.Subscriber` raises.
     """
+    check_options("record()", options, {*RecordOptions.__optional_keys__, "on_broken"})
     channel = channel_urls(url)[0].channel
     keep = Keep(keep_segments, keep_bytes)
     async with FolderWriter(Path(directory), channel, keep=keep) as writer:

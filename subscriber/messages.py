@@ -27,7 +27,7 @@ from tricklecast.subscriber.client import ReaderOptions, Subscriber
 from tricklecast.subscriber.core import AnyStart
 from tricklecast.subscriber.events import OnEvent
 from tricklecast.subscriber.segment import Segment
-from tricklecast.trickle.client.arguments import URLs, check_number
+from tricklecast.trickle.client.arguments import URLs, check_number, check_options
 from tricklecast.trickle.errors import BrokenByPeer, ClosedHere, ConnectionLost, InvalidInput, Position, SegmentTooLarge
 from tricklecast.trickle.wire import MESSAGE_LIMIT
 
@@ -237,6 +237,7 @@ def json_messages(
     url: URLs, *, limit: int = MESSAGE_LIMIT, on_error: OnError = "raise", **options: Unpack[MessageOptions]
 ) -> Messages:
     """The JSON documents of a channel, one per segment: :class:`Messages` of ``Subscriber(url, **options)``."""
+    check_options("json_messages()", options, {*MessageOptions.__optional_keys__, "on_broken"})
     return Messages(Subscriber(url, **options), limit=limit, on_error=on_error)
 
 
@@ -244,6 +245,7 @@ def json_lines(
     url: URLs, *, limit: int = MESSAGE_LIMIT, on_error: OnError = "raise", **options: Unpack[MessageOptions]
 ) -> Messages:
     """The lines of a channel, each a JSON document: :class:`Messages` of ``Subscriber(url, **options)``."""
+    check_options("json_lines()", options, {*MessageOptions.__optional_keys__, "on_broken"})
     return Messages(Subscriber(url, **options), lines=True, limit=limit, on_error=on_error)
 
 

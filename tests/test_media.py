@@ -372,3 +372,16 @@ async def test_a_function_that_waits_can_be_cancelled_and_fail(anyio_backend: st
     assert seen == [1]
     with pytest.raises(ZeroDivisionError):
         await _Called(fails)(2)
+
+
+async def test_an_unknown_option_is_one_of_the_called_function() -> None:
+    """Nothing is begun, and the message names what the program called."""
+    url, bogus = "http://127.0.0.1:1/trickle/c", {"bogus": 1}
+    with pytest.raises(TypeError, match=r"^frames\(\) got an unexpected"):
+        frames(url, **bogus)  # type: ignore[call-overload]
+    with pytest.raises(TypeError, match=r"^MediaPublisher\(\) got an unexpected"):
+        MediaPublisher(url, **bogus)  # type: ignore[arg-type]
+    with pytest.raises(TypeError, match=r"^relay\(\) got an unexpected"):
+        await relay(url, url, str, **bogus)  # type: ignore[arg-type]
+    with pytest.raises(TypeError, match=r"^the subscriber= of relay\(\) got an unexpected keyword argument 'start'"):
+        await relay(url, url, str, subscriber={"start": "next"})  # type: ignore[arg-type]

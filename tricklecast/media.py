@@ -32,7 +32,7 @@ from tricklecast.subscriber.core import AnyStart
 from tricklecast.subscriber.media.decoding import FrameStatistics, PicturesDropped, SoftwareDecoding
 from tricklecast.subscriber.media.frame import Frame, FrameBatch
 from tricklecast.subscriber.media.frames import BLOCKED_S, FrameEvent, FrameOptions, FrameReader, SourceOptions, frames
-from tricklecast.trickle.client.arguments import URLs
+from tricklecast.trickle.client.arguments import URLs, check_options
 from tricklecast.trickle.errors import ConnectionLost, SegmentsUnconfirmed, TrickleError
 
 __all__ = [
@@ -136,6 +136,8 @@ async def relay(
     counts = RelayStatistics() if statistics is None else statistics
     sound: Literal["packets", False] = "packets" if audio else False
     options: SourceOptions = subscriber or {}
+    check_options("the subscriber= of relay()", options, SourceOptions.__optional_keys__)
+    check_options("relay()", publisher, TargetOptions.__optional_keys__)
     is_array = format is not None or options.get("size") is not None
     if reconnect:
         publisher.setdefault("outage_s", None)

@@ -118,7 +118,7 @@ class Encoding:
     def __post_init__(self) -> None:
         for bitrate in (self.video_bitrate, self.audio_bitrate):
             if bitrate is not None and not (isinstance(bitrate, int) and 0 < bitrate <= MAX_BITRATE):
-                raise InvalidInput(f"no encoder takes {bitrate!r} bit/s: give a whole number")
+                raise InvalidInput(f"no encoder takes {bitrate!r} bit/s: give a whole number up to {MAX_BITRATE:,}")
         if self.audio_codec not in AUDIO_ENCODERS:
             raise InvalidInput(f"not an audio codec: {self.audio_codec!r} (aac or opus)")
         if self.preset not in PRESETS:

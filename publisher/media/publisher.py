@@ -27,7 +27,7 @@ from tricklecast.publisher.media.muxers import CONTAINERS, ContainerName
 from tricklecast.publisher.media.segmenter import Segmenter
 from tricklecast.publisher.steps import SegmentEnd, Step
 from tricklecast.trickle.amounts import count
-from tricklecast.trickle.client.arguments import URLs, check_number
+from tricklecast.trickle.client.arguments import URLs, check_number, check_options
 from tricklecast.trickle.client.reports import Event, Reporter
 from tricklecast.trickle.client.tasks import BackgroundTask, Notifier, first_error
 from tricklecast.trickle.errors import ClosedHere, InvalidInput, LocalProtocolError
@@ -188,6 +188,7 @@ class MediaPublisher:
         **publisher: Unpack[WriterOptions],
     ) -> None:
         need_pyav()
+        check_options("MediaPublisher()", publisher, WriterOptions.__optional_keys__)
         check_number("fps", fps, above=0)
         check_number("gop_s", gop_s, above=0)
         if container not in CONTAINERS:

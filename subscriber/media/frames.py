@@ -43,7 +43,7 @@ from tricklecast.subscriber.media.decoding import (
 from tricklecast.subscriber.media.frame import Arrays, Frame, FrameBatch, joined, stacked
 from tricklecast.subscriber.media.opening import NotMedia
 from tricklecast.subscriber.segment import Segment
-from tricklecast.trickle.client.arguments import URLs, check_number
+from tricklecast.trickle.client.arguments import URLs, check_number, check_options
 from tricklecast.trickle.client.reports import Reporter
 from tricklecast.trickle.client.tasks import BackgroundTask, Notifier
 from tricklecast.trickle.errors import ClosedHere, InvalidInput, LocalProtocolError, Position
@@ -173,6 +173,7 @@ def frames(
         NoHardware: PyAV was built without ``hwaccel``. Whether the machine has it is seen at the first picture.
     """
     need_pyav()
+    check_options("frames()", subscriber, ReaderOptions.__optional_keys__)
     modes = {"video": video, "audio": audio}
     kinds = {kind for kind, mode in modes.items() if mode}
     if not kinds:

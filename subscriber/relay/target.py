@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import shutil
 import sys
 from dataclasses import dataclass
@@ -21,6 +22,9 @@ END_S: Final = 5.0
 """How long a program may take to send the rest, in seconds."""
 
 _SRT_OPTIONS: Final = ("-hide_banner", "-nostdin", "-loglevel", "error", "-f", "matroska", "-i", "-")
+
+
+_ADDRESS: Final = re.compile(r" @ 0x[0-9a-f]+")
 
 
 class ConnectionBroke(TrickleError):
@@ -58,7 +62,7 @@ class Target:
             shown = f"{redacted(f'{parts.scheme}://{parts.netloc}')}/{app}/***"
             key = f"{key}?{parts.query}" if parts.query else key
             command = (sys.executable, "-m", "tricklecast.subscriber.relay.rtmp")
-            return cls(url, shown, command, (url, key, parts.netloc))
+            return cls(url, shown, command, (url, key, parts.netloc if "@" in parts.netloc else ""))
         if parts.scheme == "srt":
             ffmpeg = shutil.which("ffmpeg")
             if ffmpeg is None:
@@ -68,7 +72,8 @@ class Target:
         raise InvalidInput(f"{shown} is neither rtmp://, rtmps:// nor srt://")
 
     def cleaned(self, text: str) -> str:
-        """A text without secrets."""
+        """A text of libav without secrets, and without its addresses in memory."""
+        text = _ADDRESS.sub("", text)
         for secret in filter(None, self.secrets):
             text = text.replace(secret, "***")
         return text

@@ -357,3 +357,10 @@ def test_what_only_pythons_parser_takes_is_no_message(text: bytes) -> None:
     """Constants that JSON does not have, endless numbers, endless nesting and other encodings are refused."""
     with pytest.raises((ValueError, RecursionError)):
         _value(text)
+
+
+@pytest.mark.parametrize("function", [json_messages, json_lines])
+def test_an_unknown_option_is_one_of_the_called_function(function: Callable[..., Messages]) -> None:
+    """Its user knows nothing of the subscriber's constructor."""
+    with pytest.raises(TypeError, match=rf"^{function.__name__}\(\) got an unexpected keyword argument 'bogus'"):
+        function("http://127.0.0.1:1/trickle/c", bogus=1)

@@ -221,6 +221,21 @@ def httpx_auth(auth: Auth | None) -> HttpxAuth | None:
     return auth
 
 
+def check_options(function: str, options: Iterable[str], known: Iterable[str]) -> None:
+    """Check the names of options that a function passes on to another one, which its caller does not know.
+
+    Args:
+        function: as its caller names it, for the message: ``"frames()"``.
+        known: those that it passes on.
+
+    Raises:
+        TypeError: there is another one, in Python's own words.
+    """
+    for name in options:
+        if name not in known:
+            raise TypeError(f"{function} got an unexpected keyword argument {name!r}")
+
+
 def check_async(name: str, value: object, wanted: str) -> None:
     """Check a client or transport of httpx that a program passed: httpx has one of each kind that blocks, too.
 

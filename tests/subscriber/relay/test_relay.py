@@ -216,19 +216,21 @@ def test_a_target_that_is_too_slow_loses_the_oldest(monkeypatch: pytest.MonkeyPa
 
 
 @pytest.mark.parametrize(
-    ("url", "shown"),
+    ("url", "shown", "host"),
     [
-        ("rtmp://a.rtmp.youtube.com/live2/abcd-efgh", "rtmp://a.rtmp.youtube.com/live2/***"),
-        ("rtmps://me:word@h:443/app/key?token=x", "rtmps://***@h:443/app/***"),
+        ("rtmp://a.example/live2/abcd-efgh", "rtmp://a.example/live2/***", "a.example"),
+        ("rtmps://me:word@h:443/app/key?token=x", "rtmps://***@h:443/app/***", "***"),
     ],
 )
-def test_a_target_is_shown_without_its_key(url: str, shown: str) -> None:
+def test_a_target_is_shown_without_its_key(url: str, shown: str, host: str) -> None:
     """Neither in its name, nor in what a program says of it; and the command line does not have it."""
     target = Target.parse(url)
     assert target.shown == shown
     assert url not in target.command
     key = url.rpartition("/")[2]
     assert key not in target.cleaned(f"cannot open {url}: {key}")
+    said = target.cleaned(f"[rtmp @ 0x559e391a1680] Cannot open connection tcp://{target.url.split('/')[2]}?x")
+    assert said == f"[rtmp] Cannot open connection tcp://{host}?x"
 
 
 @pytest.mark.parametrize("url", ["http://h/a/k", "rtmp://h", "rtmp://h/app", "rtmp:///app/key", "film.mp4"])

@@ -19,6 +19,7 @@ from tricklecast.trickle.client.arguments import (
     check_header_value,
     check_headers,
     check_number,
+    check_options,
     check_verify,
     httpx_auth,
     merged,
@@ -213,3 +214,10 @@ def test_what_is_no_media_type(value: object) -> None:
     """A player would not know what to do with it."""
     with pytest.raises(InvalidInput, match=r"media type|the header Content-Type"):
         check_content_type(value)
+
+
+def test_an_unknown_option_is_named_with_its_function() -> None:
+    """As Python itself does: the caller knows nothing of the class that the options are passed on to."""
+    check_options("frames()", ["auth"], ["auth", "verify"])
+    with pytest.raises(TypeError, match=r"^frames\(\) got an unexpected keyword argument 'bogus'$"):
+        check_options("frames()", ["auth", "bogus"], ["auth", "verify"])
