@@ -573,6 +573,43 @@ def test_a_segment_that_gets_a_later_number_waits_behind_those_before_it() -> No
     run(main())
 
 
+def test_a_segment_that_is_cut_off_as_its_pause_ends_is_not_sent(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Its task is on its way already, so that no cancellation meets it: it does not wait again with others."""
+
+    async def main() -> None:
+        go, sleep = anyio.Event(), anyio.sleep
+        made: list[SegmentWriter] = []
+
+        class Held(TrickleTransport):
+            """The connections for segments 1 to 4 take their time."""
+
+            async def handle_async_request(self, request: httpx.Request) -> httpx.Response:
+                if request.url.path[-1:] in "1234":
+                    await go.wait()
+                return await super().handle_async_request(request)
+
+        async def paused(delay_s: float) -> None:
+            await sleep(delay_s)
+            if made and made[0].seq == 8:
+                made[0].abort()
+                go.set()
+
+        monkeypatch.setattr(anyio, "sleep", paused)
+        trickle = Trickle()
+        trickle.instead = {"POST 0": [reply(409, {wire.LATEST: 1})]}
+        async with fake_server(trickle) as at, publisher(at, start=0, preconnect=0, transport=Held()) as pub:
+            made += [await pub.begin() for _ in range(8)]
+            for one in made:
+                one.write_nowait(b"x")
+                one.end_nowait()
+            assert [await fate(one) for one in made[1:]] == [*range(1, 8)]
+            await until(lambda: pub._segments._carried == 0)
+            assert trickle.stored.keys() == {str(seq) for seq in range(1, 8)}
+            assert pub.statistics().buffered_bytes == 0
+
+    run(main())
+
+
 def test_no_two_segments_get_one_number() -> None:
     """Where a segment gets a later number, the preconnect that had it is no longer there to hand it back."""
 
