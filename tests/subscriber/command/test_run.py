@@ -29,6 +29,7 @@ from tricklecast.subscriber.segment import Segment, Unanswered
 from tricklecast.subscriber.sinks import FileSink, Output, SinkClosed, SinkFailed
 from tricklecast.trickle import errors
 from tricklecast.trickle.errors import ChannelNotFound, InvalidInput, Position, Refused, SegmentMissing, TrickleError
+from tricklecast.trickle.pyav import MissingPyAV
 from tricklecast.trickle.terminal import Screen
 
 DOCS = Path(__file__).parents[3] / "docs" / "reference"
@@ -464,6 +465,7 @@ def test_errors_have_names_that_can_be_imported() -> None:
     assert {hasattr(errors, name) or name in subscriber.__all__ for name in named.values()} == {True}
     assert {kind: name for kind, name in named.items() if name != kind.__name__} == {
         Unanswered: "ConnectionLost",
+        MissingPyAV: "MissingExtra",
         # None of these comes out of a run.
         SinkClosed: "TrickleError",
         NothingToWrite: "TrickleError",
