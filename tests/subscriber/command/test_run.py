@@ -25,7 +25,7 @@ from tricklecast.subscriber.events import SubscriberStatistics
 from tricklecast.subscriber.gateway.pictures import CannotPass
 from tricklecast.subscriber.media.joiner import NothingToWrite, Undescribed
 from tricklecast.subscriber.relay.target import ConnectionBroke
-from tricklecast.subscriber.segment import Segment, Unanswered
+from tricklecast.subscriber.segment import Segment, Shortened, Unanswered
 from tricklecast.subscriber.sinks import FileSink, Output, SinkClosed, SinkFailed
 from tricklecast.trickle import errors
 from tricklecast.trickle.errors import ChannelNotFound, InvalidInput, Position, Refused, SegmentMissing, TrickleError
@@ -464,6 +464,7 @@ def test_errors_have_names_that_can_be_imported() -> None:
     named = {kind: name_of(kind.__new__(kind)) for kind in kinds(TrickleError)}
     assert {hasattr(errors, name) or name in subscriber.__all__ for name in named.values()} == {True}
     assert {kind: name for kind, name in named.items() if name != kind.__name__} == {
+        Shortened: "ConnectionLost",
         Unanswered: "ConnectionLost",
         MissingPyAV: "MissingExtra",
         # None of these comes out of a run.
