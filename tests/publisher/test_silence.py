@@ -11,7 +11,7 @@ import pytest
 
 from tests.publisher.fakes import Trickle, publisher
 from tests.support.peers import Peer, fake_server, run
-from tricklecast.publisher import SegmentWriter, client, segments
+from tricklecast.publisher import SegmentWriter, client, requests
 from tricklecast.publisher.client import SILENCE_S
 from tricklecast.trickle import errors
 from tricklecast.trickle.client.connection import RequestTimeouts
@@ -34,7 +34,7 @@ def short(monkeypatch: pytest.MonkeyPatch) -> None:
         is_silence = isinstance(outcome, Lost) and outcome.waited_s > 0
         return outcome._replace(waited_s=SILENCE_S) if is_silence and isinstance(outcome, Lost) else outcome
 
-    monkeypatch.setattr(segments, "exchange", exchanged)
+    monkeypatch.setattr(requests, "exchange", exchanged)
     monkeypatch.setattr(client, "CONFIRM_S", 0.05)
 
 
