@@ -13,6 +13,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Final, Literal
 
+import httpx
 import pytest
 from playwright.sync_api import Browser, BrowserContext, ConsoleMessage, Dialog, Page, expect, sync_playwright
 
@@ -172,3 +173,9 @@ def barriers(page: Page, rule: str = "") -> list[str]:
         {"type": "rule", "values": [rule]} if rule else {"type": "tag", "values": RULES},
     )
     return [f"{one['id']}: {node['html'][:200]} {node['failureSummary']}" for one in found for node in one["nodes"]]
+
+
+def next_seq(url: str) -> int:
+    """The head of a channel; 0 if there is none."""
+    answer = httpx.get(f"{url}/next", verify=False)
+    return int(answer.text) if answer.status_code == 200 else 0

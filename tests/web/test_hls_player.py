@@ -15,7 +15,7 @@ from playwright.sync_api import Page
 from tests.app.hls.test_texts import subtitled
 from tests.integration.test_proxies import over_tls, running
 from tests.publisher.media.clips import make_clip
-from tests.support.browser import Watched, wait_for
+from tests.support.browser import Watched, next_seq, wait_for
 from tests.support.certificates import make_certificate
 from tests.support.forked import forked
 from tests.support.hls import read
@@ -79,12 +79,6 @@ def published(
         yield kill
     finally:
         kill()
-
-
-def next_seq(url: str) -> int:
-    """The head of a channel; 0 if there is none."""
-    answer = httpx.get(f"{url}/next", verify=False)
-    return int(answer.text) if answer.status_code == 200 else 0
 
 
 @pytest.fixture

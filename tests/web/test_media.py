@@ -20,7 +20,7 @@ from playwright.sync_api import Page, expect
 from tests.publisher.media.clips import make_clip
 from tests.publisher.media.test_texts import film
 from tests.subscriber.check.segments import cut
-from tests.support.browser import Watched, barriers, wait_for
+from tests.support.browser import Watched, barriers, next_seq, wait_for
 from tests.support.forked import forked
 from tests.support.ports import free_port
 from tests.support.server import RunningServer, serve
@@ -227,7 +227,7 @@ def test_a_browser_without_mp4_publishes_webm(server: RunningServer, tab: Watche
     page.fill("#channel", "webm")
     page.select_option("#quality", "360")
     page.click("#start")
-    eventually(lambda: int(httpx.get(f"{server.base}/webm/next").text or 0) >= 3, what="three segments")
+    eventually(lambda: next_seq(f"{server.base}/webm") >= 3, what="three segments")
     segment = httpx.get(f"{server.base}/webm/1")
     assert segment.headers["content-type"] == "video/webm"
     with av.open(io.BytesIO(segment.content), "r") as container:
@@ -599,7 +599,7 @@ def test_the_test_picture_goes_on_in_a_hidden_tab(server: RunningServer, tab: Wa
     page.uncheck("#sound")
     page.click("#start")
     url = f"{server.base}/hidden"
-    eventually(lambda: int(httpx.get(f"{url}/next").text or 0) >= 3, what="three segments")
+    eventually(lambda: next_seq(url) >= 3, what="three segments")
     page.click("#stop")
     expect(page.locator("#status")).to_contain_text("The channel has ended")
 
