@@ -42,7 +42,7 @@ ASKS: Final = 3_000
 AGES_RATE: Final = 200
 """Chunks a second whose age is measured."""
 BUSY: Final = 2.0
-"""A machine that takes so many times as long to send them is too busy."""
+"""How many times as long as planned the sending may take; beyond that, the machine is too busy."""
 ONE_BAR: Final = 1.3
 FIRST_BYTE_MS: Final = 1.0
 

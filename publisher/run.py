@@ -185,7 +185,7 @@ async def _leave(publisher: Publisher, leave_open: bool) -> str:
 
 
 class Status:
-    """What a person is told of a run: lines, its state in one line, and a summary at the end.
+    """Tells a person how a run goes: lines, its state in one line, and a summary at the end.
 
     It is the source's :class:`~tricklecast.publisher.steps.Report`.
     """

@@ -537,7 +537,7 @@ class Preconnect:
     """The GET for the next segment, which a task of the :class:`Fetcher` makes.
 
     Attributes:
-        delay_s: it is made after so many seconds.
+        delay_s: seconds to wait before the GET.
         abandoned: the result is not wanted any more.
         task: makes it.
         result: the result, once it is there, and the answer that it is about.

@@ -523,8 +523,11 @@ class Cursor:
         latest, asked, told = answer.natural(wire.LATEST), self._asked, answer.life
         if latest is None or asked is None:
             return self._retry(error, answer.retry_after_s, rng)
-        is_new = told is not None and self._follows and is_renumbered(answer, self._epoch, self._life, asked)
-        if told is not None and is_new and first_of(answer) < asked:
+        if (
+            (told is not None and self._follows)
+            and first_of(answer) < asked
+            and is_renumbered(answer, self._epoch, self._life, asked)
+        ):
             return self._renumbered(told, latest, answer, error, rng)
         if latest == asked:
             return self._retry(error, answer.retry_after_s, rng)

@@ -60,7 +60,7 @@ NEXT_S: Final = 10.0
 """How long a server may take to say where the head is, which it knows."""
 
 COMPARED_BYTES: Final = 4096
-"""How much of the beginning and of the end of what was read is compared when a cut segment is read on."""
+"""Bytes at the beginning and at the end of a cut segment that the reader compares before it reads on."""
 
 
 class Segment:
@@ -563,7 +563,7 @@ class Requests:
         """
         cause: TrickleError = error
         floor_s: float | None = None
-        was_away = False  # the server, or the segment there: what it has may be less than what was read
+        was_away = False  # the server was restarted, so it may have fewer bytes of the segment than the reader
         while True:
             if no_fault:
                 self.monitor.counts["refreshes"] += 1
@@ -662,7 +662,7 @@ def is_shorter(answer: Answer, size: int) -> bool:
 
 
 def may_come(answer: Answer, begun: Advance, *, was_away: bool) -> bool:
-    """Whether a server that has not what was read of a segment may have it soon.
+    """Whether a server that lacks bytes which the reader has of a segment may have them soon.
 
     It was restarted, or another node takes the channel over, and the publisher sends again what was on its way: the
     channel is not there yet, or ends before the segment, or the segment has not grown again.

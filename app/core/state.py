@@ -567,12 +567,12 @@ class Channel:
         if seq < 0 or not lives or name == lives[-1][0]:
             return self.life
         is_known = any(one == name for one, _ in lives)
-        is_older = not is_known and epoch is not None and epoch != self.epoch
-        if not is_known and not is_older and self.life.first is None and seq > self.next_seq:
+        is_lost = not is_known and epoch in (None, self.epoch)
+        if is_lost and self.life.first is None and seq > self.next_seq:
             return self.life
         lowest = LAST_SEQ + 1
         for one, first in reversed(lives):
-            if one == name or (lowest < seq and not is_known and not is_older):
+            if one == name or (lowest < seq and is_lost):
                 break
             lowest = min(lowest, first)
         return Life(lives[-1][0], lowest) if lowest < seq else self.life

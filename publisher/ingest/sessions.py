@@ -47,7 +47,7 @@ CLOSE_S: Final = 10.0
 """How long the last segments of all channels may take when the command ends, in seconds."""
 
 SILENCE_S: Final = 10.0
-"""An encoder that has sent no media for so many seconds counts as gone."""
+"""Seconds without media after which an encoder counts as gone."""
 
 LINE_S: Final = 1.0
 """Time from one line about refused clients to the next, in seconds."""

@@ -44,7 +44,7 @@ DOWNWARDS: Final = (0, 1, 20, 60, 100, 150, 400, 5000)
 """Behind which byte it happens, more or less: in heads, in chunk sizes, in chunks, in later ones."""
 
 GONE: Final = (OSError, RuntimeError)
-"""What is raised where one end is gone: uvloop raises RuntimeError if that was noticed before."""
+"""The errors of a write to an end that is gone: uvloop raises RuntimeError if it has noticed that before."""
 
 STALL_S: Final = 0.3
 DRIBBLED_BYTES: Final = 300

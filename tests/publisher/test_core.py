@@ -1052,7 +1052,7 @@ def test_the_last_number_is_handed_back() -> None:
 
 
 def test_a_ticket_that_is_handed_back_leaves_its_reset_to_the_next() -> None:
-    """What an earlier publisher left open would stay open otherwise."""
+    """Otherwise a segment that an earlier publisher left open would stay open."""
     plan = Plan("reset", rng=TopRandom())
     assert plan.on_next(answer(200, Latest=7), 0.0) == Advance()
     first = opened(plan)

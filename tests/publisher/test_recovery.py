@@ -463,7 +463,7 @@ def test_segments_that_are_dropped_hold_up_no_others(server: LocalServer) -> Non
 
 
 def test_any_segments_are_published_or_told(server: LocalServer) -> None:
-    """Whatever is dropped and cut off beside an older one that is open, on a network that takes its time."""
+    """Segments are dropped and cut off beside an older one that is open, on a slow network."""
 
     class Slow(TrickleTransport):
         """Requests take up to some milliseconds, each another time."""
