@@ -245,7 +245,7 @@ class Remuxer:
     """Turns the packets of sources, one after the other, into the steps of one segmenter.
 
     Args:
-        warn: is told about every stream that is left out.
+        warn: is told about every stream that is left out, and of packets, how many.
         advice: for the user, behind a message that video or sound cannot be carried.
     """
 
@@ -263,6 +263,7 @@ class Remuxer:
         self._clock = clock
         self._arrived_at: float | None = None
         self._damage = Damage()  # of the present source
+        self._undecodable = 0  # packets of all sources in front of a first keyframe that people know of
         self._streams: Mapping[int, Stream] = {}  # of it, those that are published
         self._late: dict[int, str] = {}  # of it, those that began too late to be published
 
@@ -329,6 +330,7 @@ class Remuxer:
             so_far = len(self._late)
             self._look_for_late(source)
             rest = list(self._late.values())[so_far:]  # what is published has ended where these began
+        self._tell_undecodable(name)
         if said := self._damage.said(name):
             self._warn(said)
         if any(what.startswith("video") for what in rest):
@@ -361,6 +363,8 @@ class Remuxer:
             damage.left_out += 1
             if damage.in_a_row[track] > MAX_REFUSED:
                 raise
+        if not self._segmenter.is_blind:
+            self._tell_undecodable(name)
         if forced == 0 < self._segmenter.forced:
             self._warn(
                 f"{name} has too few keyframes: segments begin without one, and readers that join there see broken "
@@ -373,6 +377,12 @@ class Remuxer:
             marks = " (continuity errors)" if self._streams[track].container.format.name == "mpegts" else ""
             how = f"bytes were lost before they came here{marks}" if is_corrupt else "not all can be read"
             self._warn(f"{name} is damaged: {how}; what is left is published")
+
+    def _tell_undecodable(self, name: str) -> None:
+        """Tell once for each source, with all of its packets."""
+        if (blind := self._segmenter.blind) > self._undecodable:
+            self._undecodable = blind
+            self._warn(f"{name} did not begin with a keyframe: {count(blind, 'packet')} before one left out so far")
 
     def _arriving(self, source: MediaSource, live: bool) -> Iterator[tuple[int, Packet[Stream]]]:
         begins = True

@@ -233,11 +233,17 @@ def test_segments_have_a_least_length(tmp_path: Path, kind: ContainerName) -> No
 
 @BOTH
 def test_a_source_joined_in_the_middle_begins_with_a_keyframe(tmp_path: Path, kind: ContainerName) -> None:
-    """What comes before it, picture or sound, cannot be shown, and is left out."""
+    """What comes before it, picture or sound, cannot be shown, and is left out; a line says how much."""
     data = make_clip(tmp_path / "clip.ts").read_bytes()
     middle = len(data) // 2 // PACKET_BYTES * PACKET_BYTES
-    steps = Remuxer(Segmenter(kind), warn=print).steps(open_media(io.BytesIO(data[middle:]), "it"), "it")
-    decoded = decode(b"".join(joined(list(steps))), FORMATS[kind])
+    segmenter, said = Segmenter(kind), list[str]()
+    remuxer = Remuxer(segmenter, warn=said.append)
+    steps = list(remuxer.steps(open_media(io.BytesIO(data[middle:]), "it"), "it"))
+    assert said == [f"it did not begin with a keyframe: {segmenter.blind} packets before one left out so far"]
+    list(remuxer.steps(open_media(io.BytesIO(data[middle:]), "it"), "it"))
+    assert said[1:] == [f"it did not begin with a keyframe: {segmenter.blind} packets before one left out so far"]
+    assert segmenter.blind > 10
+    decoded = decode(b"".join(joined(steps)), FORMATS[kind])
     assert len(decoded.hashes["video"]) == FRAME_RATE
     assert decoded.hashes["video"] == decode(tmp_path / "clip.ts").hashes["video"][-FRAME_RATE:]
 
