@@ -94,7 +94,7 @@ class Requests:
         except (httpx.ReadTimeout, faults.ReadTimeout):
             raise Silent(f"{self.shown}: nothing came within {answer_s:g} s") from None
         except (httpx.TransportError, faults.TransportError) as error:
-            trust = "CERTIFICATE_VERIFY_FAILED" in str(error)
+            trust = "certificate verify failed" in str(error)
             hint = ". Name its authority in the variable SSL_CERT_FILE of the process that asks" if trust else ""
             raise SourceAway(f"{self.shown}: {error or type(error).__name__}{hint}") from error
 

@@ -67,6 +67,9 @@ _CERTIFICATE_ALERTS: Final = frozenset(
 )
 """Alerts of a server that does not accept the certificate that it was shown (RFC 8446, section 6.2)."""
 
+_UNKNOWN_AUTHORITY: Final = frozenset({18, 19, 20, 21})
+"""OpenSSL's numbers (X509_V_ERR_…) for a server's certificate that no trusted authority has signed."""
+
 PROXY_PORT: Final = 8080
 """Port of a proxy whose URL has none."""
 
@@ -307,7 +310,8 @@ def certificate_refusal(error: BaseException) -> str | None:
     if alert == "CERTIFICATE_REQUIRED":
         return "the server wants a client certificate (--cert and --key; in a program, verify=)"
     if alert in _CERTIFICATE_ALERTS:
-        return f"the server does not accept the client certificate: {alert.lower().replace('_', ' ')}"
+        why = alert.lower().replace("_", " ")
+        return f"the server does not accept the client certificate: {why} (show another one: --cert and --key)"
     return None
 
 
@@ -327,6 +331,10 @@ def reason(error: BaseException) -> str:
         return "the server does not speak TLS: the URL may have to begin with http://"
     if name.endswith("_ALERT_HANDSHAKE_FAILURE"):
         return "the server refuses the TLS handshake: it may want a client certificate (--cert and --key)"
+    if isinstance(first, ssl.SSLCertVerificationError):
+        trust = " (--ca-file, or the variable SSL_CERT_FILE, names an authority to trust)"
+        hint = trust if first.verify_code in _UNKNOWN_AUTHORITY else ""
+        return f"certificate verify failed: {first.verify_message.rstrip('.')}{hint}"
     if isinstance(first, OSError) and not isinstance(first, ssl.SSLError | socket.gaierror) and (first.errno or 0) > 0:
         return os.strerror(first.errno or 0)
     return getattr(first, "strerror", None) or str(first) or type(first).__name__

@@ -13,6 +13,7 @@ from typing import Any, Final
 import anyio
 import httpx
 
+from tricklecast.trickle.client import faults
 from tricklecast.trickle.client.arguments import Auth, httpx_auth
 from tricklecast.trickle.client.bridge import TrickleTransport
 from tricklecast.trickle.client.exchange import first_line
@@ -47,6 +48,7 @@ async def ask(
     Raises:
         InvalidInput: a header cannot carry the token.
         ConnectionLost: the server does not answer. RemoteProtocolError: that is no answer of HTTP.
+        Refused: the server wants another certificate of its clients.
     """
     transport = TrickleTransport(True if tls is None else tls)
     shown = redacted(root)
@@ -61,6 +63,8 @@ async def ask(
     except httpx.ConnectError as error:
         raise ConnectionLost(detail=str(error), server=shown) from error
     except httpx.TransportError as error:
+        if isinstance(error.__cause__, faults.CertificateRefused):
+            raise Refused(detail=f"{shown}: {error}") from error
         raise ConnectionLost(detail=f"{shown}: {error or type(error).__name__}") from error
 
 

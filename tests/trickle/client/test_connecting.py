@@ -123,7 +123,7 @@ def test_an_answer_without_tls_is_named() -> None:
     [
         (ConnectionRefusedError(errno.ECONNREFUSED, "Connect call failed ('127.0.0.1', 1)"), "Connection refused"),
         (socket.gaierror(-2, "Name or service not known"), "Name or service not known"),
-        (ssl.SSLError(1, "certificate verify failed"), "certificate verify failed"),
+        (ssl.SSLError(1, "internal error"), "internal error"),
         (OSError("all of them"), "all of them"),
         (UnicodeError("label too long"), "label too long"),
         (OSError(), "OSError"),
@@ -402,6 +402,20 @@ def test_a_refused_handshake_may_be_one_without_a_certificate() -> None:
     error = ssl.SSLError(1, "alert")
     error.reason = "SSLV3_ALERT_HANDSHAKE_FAILURE"
     assert "may want a client certificate" in reason(error)
+
+
+@pytest.mark.parametrize(
+    ("code", "why", "hint"),
+    [
+        (18, "self-signed certificate", " (--ca-file, or the variable SSL_CERT_FILE, names an authority to trust)"),
+        (62, "Hostname mismatch, certificate is not valid for 'host'.", ""),
+    ],
+)
+def test_what_is_wrong_with_the_servers_certificate(code: int, why: str, hint: str) -> None:
+    """The reason says it without OpenSSL's brackets, and what helps where the authority is not known."""
+    error = ssl.SSLCertVerificationError(1, f"[SSL: CERTIFICATE_VERIFY_FAILED] certificate verify failed: {why} (1)")
+    error.verify_code, error.verify_message = code, why
+    assert reason(error) == f"certificate verify failed: {why.rstrip('.')}{hint}"
 
 
 async def relay(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:

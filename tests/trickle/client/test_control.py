@@ -11,7 +11,8 @@ import pytest
 
 from tests.support.peers import Peer, fake_server, run
 from tests.support.ports import free_port
-from tricklecast.trickle.client import control
+from tricklecast.trickle.client import control, faults
+from tricklecast.trickle.client.connection import Pool, RawRequest, ResponseBody
 from tricklecast.trickle.client.control import answer_of, ask, json_of, show
 from tricklecast.trickle.errors import ConnectionLost, Refused, RemoteProtocolError, TrickleError
 
@@ -146,3 +147,15 @@ def test_a_server_that_does_not_answer() -> None:
     with pytest.raises(ConnectionLost, match="refused"):
         run(ask(f"http://127.0.0.1:{free_port()}", "/", None, None))
     assert control.TIMEOUT_S > 1
+
+
+def test_a_refused_certificate_is_a_refusal(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The error says so, and no more: a connection that was lost may be there again later."""
+
+    async def send(pool: Pool, request: RawRequest) -> ResponseBody:
+        raise faults.CertificateRefused("the server wants a client certificate")
+
+    monkeypatch.setattr(Pool, "send", send)
+    with pytest.raises(Refused) as raised:
+        run(ask("https://host", "/", None, None))
+    assert str(raised.value) == "refused by the server: https://host: the server wants a client certificate"
