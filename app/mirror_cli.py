@@ -15,7 +15,7 @@ from contextlib import AsyncExitStack, suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated, Any, Final
-from urllib.parse import urlencode, urlsplit
+from urllib.parse import urlencode
 
 import typer
 
@@ -103,6 +103,13 @@ def mirror(
       tricklecast mirror http://main:2939/trickle /var/lib/archive --channel 'cam*' --max-rate 10MB
       tricklecast mirror status http://other:2939 --watch
     """
+    from tricklecast.trickle.client.arguments import server_url
+
+    for url in (src, source_api):
+        if url is not None:
+            server_url(url)
+    if is_server := "://" in dst or not dst:
+        server_url(dst)
     wanted = {
         "source": src,
         "channels": channel or ["*"],
@@ -130,7 +137,7 @@ def mirror(
         screen.say(f"{server} copies {redacted(src)}. {hint}")
         await _show(server, wanted, answer, screen, as_json=as_json)
 
-    if urlsplit(dst).scheme in ("http", "https"):
+    if is_server:
         from tricklecast.app.cli import run
 
         run(begin(dst, f"Ctrl-C ends this command; `tricklecast mirror stop {dst}` ends the copying."))

@@ -24,7 +24,14 @@ from typing import Annotated, Any, Final, TextIO, TypeAlias, TypedDict, TypeVar
 import typer
 
 from tricklecast.trickle.bearer import TOKEN_VARIABLE, Bearer, check_token
-from tricklecast.trickle.errors import NOT_FOUND_WORDS, ChannelNotFound, InvalidInput, TrickleError
+from tricklecast.trickle.errors import (
+    NOT_FOUND_WORDS,
+    ChannelNotFound,
+    InvalidChannelName,
+    InvalidInput,
+    InvalidURL,
+    TrickleError,
+)
 from tricklecast.trickle.wire import printable, redacted_urls
 
 S = TypeVar("S")
@@ -72,9 +79,12 @@ def checked(option: str, parse: Callable[[S], T], value: S) -> T:
 
     Raises:
         typer.BadParameter: the parser refused the value.
+        InvalidURL, InvalidChannelName: it is the URL of no channel or server, which each command tells in one line.
     """
     try:
         return parse(value)
+    except (InvalidURL, InvalidChannelName):
+        raise
     except ValueError as error:  # InvalidInput included
         raise typer.BadParameter(str(error), param_hint=option) from None
 

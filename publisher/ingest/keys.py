@@ -47,7 +47,7 @@ class Channels:
     def __init__(self, to: str, keys: Path | None = None) -> None:
         self._templates = [_template(url) for url in split_urls(to)]
         self._keys = keys
-        self._urls("test")
+        self._urls("KEY")
         self._secrets: list[tuple[str, bytes]] = [] if keys is None else _read(keys)
 
     async def find(self, key: str, token: str) -> tuple[ChannelURL, ...]:

@@ -73,11 +73,12 @@ async def webrtc(
 
 
 def _servers(text: str) -> tuple[ChannelURL, ...]:
-    from tricklecast.trickle.client.arguments import channel_urls
+    from tricklecast.trickle.client.arguments import channel_urls, server_url
     from tricklecast.trickle.wire import split_urls
 
     urls = split_urls(text)
     for url in urls:
+        server_url(url)
         if not url.partition("?")[0].endswith("/"):
             raise InvalidURL(url, "end it with a slash: viewers name the channel")
     return channel_urls(["CHANNEL?".join(url.split("?", 1)) if "?" in url else f"{url}CHANNEL" for url in urls])

@@ -58,7 +58,9 @@ async def relay(
     from tricklecast.subscriber.core import Start
     from tricklecast.subscriber.relay.run import Request, run
     from tricklecast.subscriber.relay.target import Target
+    from tricklecast.trickle.client.arguments import channel_urls
 
+    channel_urls(url)
     target = sys.stdin.readline().strip() if to == "-" else to
     checked("--start", Start.parse, start)
     request = Request(

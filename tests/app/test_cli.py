@@ -132,6 +132,31 @@ def test_errors_are_one_line_and_exit_code_1(arguments: list[str], line: str) ->
     assert result.stderr.count("\n") == 1
 
 
+@pytest.mark.parametrize(
+    "command",
+    [
+        *("publish ? testsrc", "subscribe ? -o -", "clip ? -o a.mp4 --since 1m", "channels ?", "check ?"),
+        *("relay ? rtmp://host/app/key", "gateway webrtc ?", "ingest srt://:9000 --to ?", "ingest rtmp://:0 --to ?/"),
+        *("cluster status --url ?", "cluster move a b --url ?", "cluster drain a --url ?"),
+        *("mirror ? folder", "mirror http://host folder --source-api ?", "mirror http://host ?", "mirror back ? ?"),
+        *("mirror status ?", "mirror promote ?", "mirror stop ?", "mirror resync ? *", "mirror reverify ? *"),
+        *("conformance ?", "stress ?"),
+    ],
+)
+def test_a_url_that_cannot_be_used_is_one_line_and_exit_code_2(
+    command: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """In each command that takes one."""
+    monkeypatch.setattr(sys, "argv", ["tricklecast", *command.replace("?", "htp://host/cam").split()])
+    with pytest.raises(SystemExit) as left:
+        main()
+    said = capsys.readouterr()
+    assert (left.value.code, said.out) == (2, "")
+    assert re.fullmatch(
+        "tricklecast: not a usable URL: 'htp://host/cam(/KEY)?': it must begin with http:// .*\n", said.err
+    )
+
+
 def test_a_missing_extra_says_what_to_install(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """A command whose optional dependency is missing names the `pip install` line."""
     (tmp_path / "lonely_module.py").write_text("import no_such_dependency\n\ndef command() -> None: ...\n")

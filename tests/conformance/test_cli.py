@@ -20,6 +20,7 @@ from tests.support.waiting import WITHIN_S, eventually
 from tricklecast.app.tools.conformance.cases import CASES
 from tricklecast.app.tools.conformance.cli import conformance
 from tricklecast.app.tools.conformance.target import Address
+from tricklecast.trickle.errors import InvalidURL
 from tricklecast.trickle.records import Op
 
 _NOT_FOUND = b"HTTP/1.1 404 Not Found\r\nContent-Length: 17\r\n\r\nStream not found\n"
@@ -89,12 +90,6 @@ def test_a_server_that_is_not_there() -> None:
     ("arguments", "words"),
     [
         ([], "--list"),
-        (["ftp://host/trickle"], "http"),
-        (["unix:/run/x"], "http+unix://%2Frun%2Fx/trickle"),
-        (["/run/x"], "http+unix://%2Frun%2Fx/trickle"),
-        (["http+unix:///run/x/trickle"], "http+unix://%2Frun%2Fx/trickle"),
-        (["http://host:99999/trickle"], "URL"),
-        (["http://host/a b"], "URL"),
         (["http://host/trickle", "--only", "no-such-case"], "--list"),
         (["http://host/trickle", "--profile", "no-such-profile"], "no-autocreate"),
         (["http://host/trickle", "--jobs", "0"], "--jobs"),
@@ -106,6 +101,24 @@ def test_wrong_usage(arguments: list[str], words: str) -> None:
     result = _invoke(*arguments)
     assert result.exit_code == 2
     assert words in result.stderr
+
+
+@pytest.mark.parametrize(
+    ("url", "words"),
+    [
+        ("ftp://host/trickle", "http"),
+        ("unix:/run/x", "http+unix://%2Frun%2Fx/trickle"),
+        ("/run/x", "http+unix://%2Frun%2Fx/trickle"),
+        ("http+unix:///run/x/trickle", "http+unix://%2Frun%2Fx/trickle"),
+        ("http://host:99999/trickle", "port"),
+        ("http://host/a b", "plain URL path"),
+    ],
+)
+def test_a_url_that_cannot_be_used(url: str, words: str) -> None:
+    """The message says how it is written."""
+    error = _invoke(url).exception
+    assert isinstance(error, InvalidURL)
+    assert words in str(error)
 
 
 def test_deadlines_follow_the_options() -> None:

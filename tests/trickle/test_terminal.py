@@ -24,7 +24,8 @@ from tricklecast.trickle.amounts import (
     parse_duration,
 )
 from tricklecast.trickle.bearer import TOKEN_VARIABLE, Bearer
-from tricklecast.trickle.errors import ChannelNotFound, InvalidInput
+from tricklecast.trickle.errors import ChannelNotFound, InvalidInput, InvalidURL
+from tricklecast.trickle.paths import ChannelURL
 from tricklecast.trickle.terminal import (
     NO_CREDENTIALS,
     Credentials,
@@ -47,6 +48,8 @@ def test_a_wrong_option_is_a_usage_error() -> None:
     with pytest.raises(typer.BadParameter, match=r"^not a duration: 'x'") as failed:
         checked("--for", parse_duration, "x")
     assert failed.value.param_hint == "--for"
+    with pytest.raises(InvalidURL):
+        checked("URL", ChannelURL.parse, "htp://host/cam")
 
 
 def test_certificates_of_a_file(tmp_path: Path) -> None:

@@ -132,14 +132,11 @@ def _address(url: str, profile: str, ca_file: Path | None) -> Address:
         url = f"{match[1]}://localhost{url[match.end() :]}"
     elif match := re.match(r"(?:(?:https?\+)?unix:)?/+", url):
         path = quote("/" + url[match.end() :].removesuffix(wire.DEFAULT_BASE_PATH), safe="")
-        raise typer.BadParameter(f"a Unix socket is http+unix://{path}{wire.DEFAULT_BASE_PATH}", param_hint="URL")
-    try:
-        parse_server_url(url)
-        parts = urlsplit(url)
-        default = str(PROFILES[profile].options.get("base_path", wire.DEFAULT_BASE_PATH))
-        base_path = normalize_base_path(parts.path or default)
-    except InvalidURL as error:
-        raise typer.BadParameter(str(error), param_hint="URL") from None
+        raise InvalidURL(url, f"a Unix socket is http+unix://{path}{wire.DEFAULT_BASE_PATH}")
+    parse_server_url(url)
+    parts = urlsplit(url)
+    default = str(PROFILES[profile].options.get("base_path", wire.DEFAULT_BASE_PATH))
+    base_path = normalize_base_path(parts.path or default)
     tls = None
     if parts.scheme == "https":
         try:

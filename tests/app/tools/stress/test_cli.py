@@ -35,7 +35,6 @@ LOAD = Load(seed=1, channels=1, segments=2, every_s=0.5, smallest=20, largest=20
 @pytest.mark.parametrize(
     "wrong",
     [
-        {"url": "ftp://host"},
         {"for_": "soon"},
         {"segment_every": "0"},
         {"segment_bytes": "3"},
