@@ -4,14 +4,16 @@ import sys
 
 import anyio
 
-from tricklecast import Subscriber
+from tricklecast import Position, Subscriber
+from tricklecast.subscriber import AnyStart
 
 
 async def main(url: str, file: str) -> None:
     kept, written = anyio.Path(file), anyio.Path(f"{file}.new")
-    start, wait_s = "earliest", 3.0  # for a publisher that begins later
+    start: AnyStart = "earliest"
+    wait_s = 3.0  # for a publisher that begins later
     if await kept.exists():
-        start, wait_s = await kept.read_text(), 0.0  # if the channel has ended there, that is the end
+        start, wait_s = Position.parse(await kept.read_text()), 0.0  # if the channel has ended there, that is the end
     async with Subscriber(
         url, start=start, on_lag="earliest", wait_for_channel_s=wait_s, reconnect_s=None
     ) as subscriber:
@@ -23,4 +25,4 @@ async def main(url: str, file: str) -> None:
             await written.rename(kept)  # at once: a kill leaves the former position, or this one
 
 
-anyio.run(main, *sys.argv[1:3])
+anyio.run(main, sys.argv[1], sys.argv[2])

@@ -24,6 +24,7 @@ import anyio.lowlevel
 from tricklecast.subscriber.core import (
     REFRESH_S,
     Advance,
+    AnyOnLag,
     AnyStart,
     Ask,
     Cursor,
@@ -98,7 +99,7 @@ hangs on it; without this reference it would take sockets apart before they can 
 class ReadingOptions(TypedDict, total=False):
     """The arguments that readers of every kind have, with and without ``async``: see :class:`Subscriber`."""
 
-    on_lag: OnLag | str | None
+    on_lag: AnyOnLag | None
     wait_for_channel_s: float | None
     reconnect_s: float | None
     refresh_s: float
@@ -200,7 +201,7 @@ class Subscriber:
         url: URLs,
         *,
         start: AnyStart = "next",
-        on_lag: OnLag | str | None = None,
+        on_lag: AnyOnLag | None = None,
         on_broken: OnBroken = "skip",
         on_event: OnEvent | None = None,
         wait_for_channel_s: float | None = 0.0,

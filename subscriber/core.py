@@ -35,7 +35,7 @@ from __future__ import annotations
 from enum import StrEnum
 from math import inf
 from random import Random
-from typing import Final, NamedTuple, TypeAlias
+from typing import Final, Literal, NamedTuple, TypeAlias, cast
 
 from tricklecast.trickle import wire
 from tricklecast.trickle.backoff import Backoff, RetryBudget
@@ -92,10 +92,25 @@ class OnLag(StrEnum):
     """Nowhere: raise ``SegmentMissing``."""
 
 
+AnyOnLag: TypeAlias = OnLag | Literal["live", "earliest", "fail"]
+
 # Where a subscription begins --------------------------------------------------------------------------------------
 
-AnyStart: TypeAlias = int | str | Position
-"""``"next"``, ``"current"``, ``"earliest"``, N, -N, a :class:`Position`, or the text of any of these."""
+AnyStart: TypeAlias = int | Position | Literal["next", "current", "earliest"]
+"""``"next"``, ``"current"``, ``"earliest"``, N, -N, or a :class:`Position`. The text of a number or position does as
+well; a type checker, which finds misspelt words, wants it as an ``int`` or by :meth:`Position.parse`."""
+
+
+def parse_start(text: str) -> AnyStart:
+    """Read the text of a start.
+
+    Raises:
+        InvalidInput: the text is not a start.
+    """
+    Start.parse(text)
+    if text in ("next", "current", "earliest"):
+        return cast("AnyStart", text)
+    return Position.parse(text) if "@" in text else int(text)
 
 
 class Start(NamedTuple):
@@ -114,7 +129,7 @@ class Start(NamedTuple):
     position: Position | None = None
 
     @classmethod
-    def parse(cls, start: AnyStart) -> Start:
+    def parse(cls, start: AnyStart | str) -> Start:
         """Read the start that a user gave.
 
         -N is counted from the head that ``/next`` answers, because the reference server breaks the connection when it
@@ -131,7 +146,7 @@ class Start(NamedTuple):
             raise InvalidInput(f"use {allowed}, not {str(start)[:40]!r}") from None
 
     @classmethod
-    def _parse(cls, start: AnyStart) -> Start:
+    def _parse(cls, start: AnyStart | str) -> Start:
         match start:
             case "next":
                 return cls(None)
@@ -300,7 +315,7 @@ class Cursor:
 
     def __init__(
         self,
-        start: AnyStart | Start = "next",
+        start: AnyStart | str | Start = "next",
         *,
         on_lag: OnLag | None = None,
         wait_for_channel_s: float | None = 0.0,

@@ -8,7 +8,7 @@ from collections import Counter
 from dataclasses import dataclass, field
 
 from tricklecast.publisher import Publisher
-from tricklecast.subscriber import Subscriber
+from tricklecast.subscriber import AnyStart, Subscriber
 from tricklecast.trickle.errors import TrickleError
 
 PAUSE_S = 0.3
@@ -84,7 +84,7 @@ class Witness:
 
     async def subscribe(self) -> None:
         """Read the channel until it has ended on request."""
-        start = "earliest"
+        start: AnyStart = "earliest"
         while True:
             # What a restarted server has is behind a hole, but not lost: not to the live edge.
             subscriber = Subscriber(self._url, start=start, on_lag="earliest", wait_for_channel_s=60.0)
@@ -96,7 +96,7 @@ class Witness:
                         self.account.received[int(body.split(b" ", 1)[0])] += 1
             except TrickleError as error:
                 self.account.errors[f"subscriber: {type(error).__name__}"] += 1
-                start = str(getattr(error, "resume", None) or "earliest")
+                start = error.resume or "earliest"
                 await asyncio.sleep(PAUSE_S)
                 continue
             if self._stopped.is_set():

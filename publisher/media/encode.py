@@ -16,7 +16,7 @@ from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from fractions import Fraction
-from typing import TYPE_CHECKING, Any, Final, Literal, TypeAlias, cast
+from typing import TYPE_CHECKING, Any, Final, Literal, TypeAlias, cast, get_args
 
 from tricklecast.publisher.media.source import MediaSource
 from tricklecast.publisher.media.texts import is_text
@@ -41,10 +41,10 @@ if TYPE_CHECKING:
 AudioCodec: TypeAlias = Literal["aac", "opus"]
 
 VIDEO_ENCODER: Final = "libx264"
-PRESETS: Final = (
-    *("ultrafast", "superfast", "veryfast", "faster", "fast"),
-    *("medium", "slow", "slower", "veryslow"),
-)
+Preset: TypeAlias = Literal[
+    "ultrafast", "superfast", "veryfast", "faster", "fast", "medium", "slow", "slower", "veryslow"
+]
+PRESETS: Final[tuple[Preset, ...]] = get_args(Preset)
 """x264's, from the fastest to the one that saves most; its ``placebo`` saves hardly more."""
 
 AUDIO_ENCODERS: Final[Mapping[str, str]] = {"aac": "aac", "opus": "libopus"}
@@ -109,7 +109,7 @@ class Encoding:
 
     video_bitrate: int | None = None
     gop_s: float = 2.0
-    preset: str = "veryfast"
+    preset: Preset = "veryfast"
     audio_codec: AudioCodec = "aac"
     audio_bitrate: int = 128_000
     threads: int = 0

@@ -22,7 +22,15 @@ from anyio import to_thread
 from tricklecast.publisher.client import Publisher, WriterOptions
 from tricklecast.publisher.events import PublisherEvent
 from tricklecast.publisher.feed import STEPS_AHEAD, Feed, Totals
-from tricklecast.publisher.media.encode import AudioCodec, Encoder, Encoding, VideoEncoder, VideoShape, encoder_for
+from tricklecast.publisher.media.encode import (
+    AudioCodec,
+    Encoder,
+    Encoding,
+    Preset,
+    VideoEncoder,
+    VideoShape,
+    encoder_for,
+)
 from tricklecast.publisher.media.muxers import CONTAINERS, ContainerName
 from tricklecast.publisher.media.segmenter import Segmenter
 from tricklecast.publisher.steps import SegmentEnd, Step
@@ -132,7 +140,7 @@ class TargetOptions(WriterOptions, total=False):
     gop_s: float
     container: ContainerName
     audio_codec: AudioCodec
-    preset: str
+    preset: Preset
     when_full: Literal["drop", "wait"]
     on_event: Callable[[MediaEvent], None] | None
 
@@ -181,7 +189,7 @@ class MediaPublisher:
         gop_s: float = 1.0,
         container: ContainerName = "mpegts",
         audio_codec: AudioCodec = "aac",
-        preset: str = "ultrafast",
+        preset: Preset = "ultrafast",
         when_full: Literal["drop", "wait"] = "drop",
         start: int | Literal["resume", "reset"] = "resume",
         on_event: Callable[[MediaEvent], None] | None = None,

@@ -72,10 +72,10 @@ async def check(
       tricklecast check http://localhost:2939/trickle/cam
       tricklecast check http://localhost:2939/trickle/cam --for 2min --max-latency 2s --strict
     """
-    from tricklecast.subscriber.core import Start
+    from tricklecast.subscriber.core import parse_start
 
     _check_url(url)
-    checked("--start", Start.parse, start)
+    begin = checked("--start", parse_start, start)
     from tricklecast.subscriber.check.probe import Probe
     from tricklecast.subscriber.check.rules import Level, judge
     from tricklecast.subscriber.check.study import Limits
@@ -93,7 +93,7 @@ async def check(
     limits = Limits(**given, given=frozenset(given))
     probe = Probe(
         url,
-        start=start,
+        start=begin,
         for_s=for_s,
         wait_s=wait_s,
         decode=decode,

@@ -18,6 +18,7 @@ import anyio.to_thread
 from tricklecast.subscriber.check.media import Media, MediaReader, SegmentBytes
 from tricklecast.subscriber.check.study import Ended, Head, Received, Run
 from tricklecast.subscriber.client import Subscriber
+from tricklecast.subscriber.core import AnyStart
 from tricklecast.subscriber.segment import Segment
 from tricklecast.trickle.client.channel import Channel
 from tricklecast.trickle.errors import BrokenByPeer, TrickleError
@@ -52,7 +53,7 @@ class Probe:
         self,
         url: str,
         *,
-        start: str = "next",
+        start: AnyStart = "next",
         for_s: float = 30.0,
         wait_s: float = 0.0,
         decode: bool = True,

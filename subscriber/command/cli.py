@@ -145,7 +145,7 @@ async def subscribe(
     """
     from tricklecast.subscriber.command.moments import Moment
     from tricklecast.subscriber.command.run import Report, Request, is_folder, run
-    from tricklecast.subscriber.core import OnLag, Start
+    from tricklecast.subscriber.core import OnLag, parse_start
     from tricklecast.subscriber.sinks import standard_sink
 
     if since is not None and start is not None:
@@ -155,14 +155,13 @@ async def subscribe(
     now_at = time.time()
     if end is not None and begin is not None and end.on(now_at) <= begin.on(now_at):
         raise typer.BadParameter(f"it would end before it begins: --since {since}", param_hint="--until")
-    start = start or "current"
-    checked("--start", Start.parse, start)
+    first = checked("--start", parse_start, start or "current")
     policy = None if on_lag is None else OnLag(on_lag)
     target = _target(output, as_json=as_json)
     into_folder = is_folder(target or "")
     if policy is None and (begin is not None or into_folder):
         policy = OnLag.EARLIEST  # it begins, or goes on, at a position, and wants everything all the same
-    is_new = begin is None and start in ("current", "next") and not into_folder
+    is_new = begin is None and first in ("current", "next") and not into_folder
     if is_new and end is not None and end.on(now_at) <= now_at:
         raise typer.BadParameter("that time has passed: give --since or --start", param_hint="--until")
     limit = _keep(keep)
@@ -171,7 +170,7 @@ async def subscribe(
     request = Request(
         url,
         target,
-        start=start,
+        start=first,
         since=begin,
         until=end,
         for_s=None if for_time is None else checked("--for", parse_duration, for_time),

@@ -30,7 +30,7 @@ from tricklecast.subscriber.media.joiner import MUXERS, JoinedFile, is_joined
 from tricklecast.subscriber.sinks import SinkFailed, check_path
 from tricklecast.trickle.amounts import count, rate, size
 from tricklecast.trickle.client.arguments import channel_urls
-from tricklecast.trickle.errors import ChannelNotFound, InvalidInput, TrickleError
+from tricklecast.trickle.errors import ChannelNotFound, InvalidInput, Position, TrickleError
 from tricklecast.trickle.terminal import NO_CREDENTIALS, Credentials, RateMeter, Screen
 
 UNDER_WAY_S: Final = 10.0
@@ -235,7 +235,7 @@ class _Reading:
         clip, span = self._clip, self._span
         subscriber = Subscriber(
             clip.url,
-            start=f"{span.first.seq}@{span.epoch}",
+            start=Position(span.first.seq, span.epoch),
             on_lag=OnLag.EARLIEST,
             on_event=self._on_event,
             **clip.credentials.arguments,

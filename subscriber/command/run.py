@@ -18,7 +18,7 @@ from tricklecast import subscriber as public
 from tricklecast.subscriber.archive import FolderWriter, Keep
 from tricklecast.subscriber.client import Subscriber
 from tricklecast.subscriber.command.moments import Moment, Timetable
-from tricklecast.subscriber.core import OnLag
+from tricklecast.subscriber.core import AnyStart, OnLag
 from tricklecast.subscriber.events import Loss, Retrying, SkippedAhead, SubscriberEvent, SubscriberStatistics
 from tricklecast.subscriber.media.joiner import JoinedFile, is_joined
 from tricklecast.subscriber.segment import Segment
@@ -66,7 +66,7 @@ class Request:
 
     url: str
     output: str | None
-    start: str = "current"
+    start: AnyStart = "current"
     since: Moment | None = None
     until: Moment | None = None
     for_s: float | None = None
@@ -154,7 +154,7 @@ class _Run:
                     await self._receive(start)
         return "time" if scope.cancelled_caught or self._is_over else "channel"
 
-    async def _start(self) -> str | Position:
+    async def _start(self) -> AnyStart:
         """Where to begin."""
         request = self._request
         if self._output.position is not None:
@@ -165,11 +165,11 @@ class _Run:
             answer = await self._times.since(request.since)
         except ChannelNotFound:
             return "earliest"
-        return f"{answer.segments[0].seq}@{answer.epoch}" if answer.segments else "next"
+        return Position(answer.segments[0].seq, answer.epoch) if answer.segments else "next"
 
     # --until.
 
-    async def _begins_before_end(self, start: str | Position) -> bool:
+    async def _begins_before_end(self, start: AnyStart) -> bool:
         """If --until has passed, find the last segment: whether it, or one before it, is still to be read."""
         until = self._request.until
         if until is None or until.on(now := time.time()) > now:
@@ -223,7 +223,7 @@ class _Run:
             return seq > last_seq
         return restarted or (epoch or 0) > last_epoch
 
-    async def _receive(self, start: str | Position) -> None:
+    async def _receive(self, start: AnyStart) -> None:
         """Read to the end of the channel."""
         request = self._request
         self._subscriber = subscriber = Subscriber(

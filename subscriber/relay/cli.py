@@ -55,18 +55,18 @@ async def relay(
     """
     import sys
 
-    from tricklecast.subscriber.core import Start
+    from tricklecast.subscriber.core import parse_start
     from tricklecast.subscriber.relay.run import Request, run
     from tricklecast.subscriber.relay.target import Target
     from tricklecast.trickle.client.arguments import channel_urls
 
     channel_urls(url)
     target = sys.stdin.readline().strip() if to == "-" else to
-    checked("--start", Start.parse, start)
+    begin = checked("--start", parse_start, start)
     request = Request(
         url,
         checked("TARGET", Target.parse, target),
-        start=start,
+        start=begin,
         wait_s=checked("--wait", partial(parse_duration, zero=True), wait),
         reconnect_for_s=checked("--reconnect-for", parse_duration, reconnect_for),
         credentials=credentials,

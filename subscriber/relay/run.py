@@ -23,7 +23,7 @@ import anyio
 from anyio import to_thread
 
 from tricklecast.subscriber.client import Subscriber
-from tricklecast.subscriber.core import OnLag
+from tricklecast.subscriber.core import AnyStart, OnLag
 from tricklecast.subscriber.events import Loss, SubscriberEvent
 from tricklecast.subscriber.relay.outflow import Outflow, Piece
 from tricklecast.subscriber.relay.target import ConnectionBroke, Push, Target
@@ -57,7 +57,7 @@ class Request:
 
     url: str
     target: Target
-    start: str = "current"
+    start: AnyStart = "current"
     wait_s: float = 0.0
     reconnect_for_s: float = RECONNECT_S
     credentials: Credentials = NO_CREDENTIALS

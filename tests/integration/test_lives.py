@@ -403,7 +403,8 @@ def test_what_was_written_anew_is_told_over_two_restarts(tmp_path: Path) -> None
             await publisher.detach()
         async with Subscriber(url, start=0) as subscriber:
             assert [await _event(subscriber) for _ in range(5)] == [(f"a{seq}", 0, False) for seq in range(5)]
-            position = str(subscriber.position)
+            position = subscriber.position
+            assert position is not None
         await restart((stored, data))  # as if the server had been killed before it had stored any more
         async with Publisher(url) as publisher:
             await publish(publisher, "b3", "b4", "b5")

@@ -13,7 +13,7 @@ from tests.interop.reference import Reference, reference_server
 from tests.subscriber.fake import run
 from tests.support.waiting import until
 from tricklecast.publisher import Publisher
-from tricklecast.subscriber import Subscriber
+from tricklecast.subscriber import AnyStart, Subscriber
 from tricklecast.trickle.errors import ChannelNotFound
 
 Read = list[tuple[int, bytes]]
@@ -38,9 +38,7 @@ async def receive(subscriber: Subscriber, got: Read) -> None:
             got.append((segment.seq, await segment.read(1 << 20)))
 
 
-def watch(
-    reference: Reference, got: Read, use: Callable[[str], Awaitable[None]], *, start: int | str = 0
-) -> Subscriber:
+def watch(reference: Reference, got: Read, use: Callable[[str], Awaitable[None]], *, start: AnyStart = 0) -> Subscriber:
     """Subscribe, publish with `use` when the first GET has arrived, and read until the channel ends."""
     url = reference.url("cam")
     subscriber = Subscriber(url, start=start, refresh_s=60)
@@ -111,7 +109,7 @@ def test_a_preconnect_closed_before_the_channel_is_no_storm(reference: Reference
 
 
 @pytest.mark.parametrize(("start", "first"), [("earliest", 3), ("current", 7), (-3, 6), (5, 5)])
-def test_every_start(reference: Reference, start: int | str, first: int) -> None:
+def test_every_start(reference: Reference, start: AnyStart, first: int) -> None:
     """A server that knows no -N, and keeps five segments, is joined where it was asked for all the same."""
     got: Read = []
 

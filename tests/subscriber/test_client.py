@@ -19,7 +19,7 @@ from tests.subscriber.fake import Exchange, FakeServer, Handler, fake, run, time
 from tests.support.local import local_server
 from tests.support.waiting import eventually
 from tests.trickle.client.test_connection import unused_port
-from tricklecast.subscriber import Segment, Subscriber, TrickleTransport
+from tricklecast.subscriber import AnyStart, Segment, Subscriber, TrickleTransport
 from tricklecast.subscriber.client import CHECK_WAITS
 from tricklecast.subscriber.events import Retrying, SubscriberEvent
 from tricklecast.subscriber.segment import Runtime
@@ -407,7 +407,7 @@ class TestStarting:
         run(main)
 
     @pytest.mark.parametrize("start", [0, "next", "current"])
-    def test_a_web_server_is_not_taken_for_a_channel(self, start: int | str) -> None:
+    def test_a_web_server_is_not_taken_for_a_channel(self, start: AnyStart) -> None:
         """200 and a page for everything is not the protocol."""
 
         async def handler(exchange: Exchange) -> None:
@@ -815,7 +815,7 @@ async def stalls(exchange: Exchange) -> None:
 
 class TestLifetime:
     @pytest.mark.parametrize("start", ["next", 0, 5])
-    def test_cancelling_a_wait_is_clean(self, start: int | str) -> None:
+    def test_cancelling_a_wait_is_clean(self, start: AnyStart) -> None:
         """Wherever the loop stands, a cancelled subscriber closes its connections and raises nothing else."""
 
         async def main() -> None:
@@ -838,7 +838,7 @@ class TestLifetime:
         run(main)
 
     @pytest.mark.parametrize("start", ["next", 0])
-    def test_cancelling_the_task_is_clean(self, start: int | str) -> None:
+    def test_cancelling_the_task_is_clean(self, start: AnyStart) -> None:
         """asyncio's own cancel and timeout work, too."""
 
         async def consume(url: str, ready: asyncio.Event) -> None:

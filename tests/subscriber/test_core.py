@@ -27,6 +27,7 @@ from tricklecast.subscriber.core import (
     Resync,
     RetryAfter,
     Start,
+    parse_start,
 )
 from tricklecast.trickle import wire
 from tricklecast.trickle.backoff import CAP_S, Backoff, RetryBudget
@@ -49,7 +50,7 @@ Look: TypeAlias = int | Literal["gone", "lost"]
 class Driver:
     """A cursor with a clock that the test moves and dice that always fall the same way."""
 
-    def __init__(self, start: int | str = 0, **options: Any) -> None:
+    def __init__(self, start: AnyStart | str = 0, **options: Any) -> None:
         self.cursor = Cursor(start, **options)
         self.now = 1000.0
         self.rng = Random(1)
@@ -192,7 +193,7 @@ class TestJoining:
         assert driver.read(96) == Advance(96)
 
     @pytest.mark.parametrize("start", ["earliest", 0])
-    def test_two_guesses_on_the_reference_server_are_made_at_once(self, start: int | str) -> None:
+    def test_two_guesses_on_the_reference_server_are_made_at_once(self, start: AnyStart | str) -> None:
         """A fast channel would have left such a window during a delay; from the third guess on there is one."""
         driver = Driver(start)
         steps = [resync(driver.answer(470, latest=latest)) for latest in (100, 101, 110)]
@@ -391,7 +392,7 @@ class TestResuming:
         ],
         ids=["the same life", "nothing in it", "no epoch", "no head", "a number"],
     )
-    def test_an_end_that_tells_of_no_other_life_is_the_end(self, start: int | str, told: dict[str, int]) -> None:
+    def test_an_end_that_tells_of_no_other_life_is_the_end(self, start: AnyStart | str, told: dict[str, int]) -> None:
         """Also on a server without epochs, whose head may go back for a moment: nothing is read twice."""
         driver = Driver(start, on_lag=OnLag.EARLIEST)
         assert driver.answer(200, seq=128, content_length=0, closed="terminated", **told) == End()
@@ -402,7 +403,7 @@ class TestResuming:
         assert driver.answer(404, latest=5, epoch=4, closed="terminated") == End(5)
 
     @pytest.mark.parametrize("start", ["14@1", 14])
-    def test_what_ended_while_the_next_life_was_waited_for_is_missed(self, start: int | str) -> None:
+    def test_what_ended_while_the_next_life_was_waited_for_is_missed(self, start: AnyStart | str) -> None:
         """A reader that comes back after the end learns how many segments it missed."""
         driver = Driver(start, wait_for_channel_s=3)
         retry(driver.answer(404, latest=97, epoch=1, closed="terminated"))
@@ -411,7 +412,7 @@ class TestResuming:
 
 
 class TestSeeking:
-    def seek(self, driver: Driver, start: int | str, **options: Any) -> float:
+    def seek(self, driver: Driver, start: AnyStart | str, **options: Any) -> float:
         return driver.cursor.seek(Start.parse(start), driver.rng, **options)
 
     def test_a_seek_is_no_gap(self) -> None:
@@ -432,7 +433,7 @@ class TestSeeking:
         assert driver.read(40).gap == 35
 
     @pytest.mark.parametrize(("start", "target", "seq"), [("next", 8, 40), (0, "8@1", 40), (0, "current", 99)])
-    def test_a_reader_wants_what_it_has_gone_to(self, start: int | str, target: int | str, seq: int) -> None:
+    def test_a_reader_wants_what_it_has_gone_to(self, start: AnyStart | str, target: int | str, seq: int) -> None:
         """Everything from a number on, only the newest from the live edge; at a position, what it wanted before."""
         driver = Driver(start)
         if start == "next":
@@ -648,7 +649,7 @@ class TestMissing:
     @pytest.mark.parametrize(
         ("start", "seq"), [(5, 40), ("5", 40), ("earliest", 40), ("5@1", 99), ("current", 99), ("next", 99), ("-3", 99)]
     )
-    def test_by_default_the_start_decides(self, start: int | str, seq: int) -> None:
+    def test_by_default_the_start_decides(self, start: AnyStart | str, seq: int) -> None:
         """A reader that asked for everything goes on at the oldest segment that is there, a live one at the newest."""
         driver = Driver(start)
         if driver.cursor.ask().seq is None:
@@ -1231,7 +1232,7 @@ class TestLives:
     """A server that is restarted: ``Lp-Trickle-Life`` says whether the numbers of before go on."""
 
     @staticmethod
-    def at(seq: int = 5, life: str = "a:0", start: int | str = "current", **options: Any) -> Driver:
+    def at(seq: int = 5, life: str = "a:0", start: AnyStart | str = "current", **options: Any) -> Driver:
         """A cursor that has read all below ``seq`` of one numbering, in epoch 1; a live one, unless ``start`` says."""
         driver = Driver(start, **options)
         driver.read(seq - 1, epoch=1, life=life)
@@ -1256,7 +1257,7 @@ class TestLives:
         assert (begun.gap, begun.restarted) == (4, True)
 
     @pytest.mark.parametrize("start", ["earliest", 4, 0])
-    def test_a_reader_of_everything_begins_with_its_first_segment(self, start: int | str) -> None:
+    def test_a_reader_of_everything_begins_with_its_first_segment(self, start: AnyStart | str) -> None:
         """One that began at ``earliest`` or at a number; however it learns of the new numbering."""
         driver = Driver(start)
         if start == 0:
@@ -1429,6 +1430,16 @@ def test_a_bad_start_is_refused(given: str) -> None:
     """The error names what is allowed."""
     with pytest.raises(InvalidInput, match=r"^use next, current, earliest, a number, -N, or a position such .* not"):
         Start.parse(given)
+    with pytest.raises(InvalidInput):
+        parse_start(given)
+
+
+@pytest.mark.parametrize("start", ["next", "current", "earliest", 5, -3, Position(5), Position(5, 1, "a")])
+def test_the_text_of_a_start_is_read(start: AnyStart) -> None:
+    """As the value that it is the text of; a position without an epoch has that of a number."""
+    parsed = parse_start(str(start))
+    assert parsed == (5 if start == Position(5) else start)
+    assert type(parsed) is (int if start == Position(5) else type(start))
 
 
 @pytest.mark.parametrize(

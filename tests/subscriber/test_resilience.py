@@ -23,7 +23,7 @@ from tests.support.fixtures import servers_are_forks
 from tests.support.local import LocalServer, local_server
 from tests.support.streams import serve_streams
 from tests.support.waiting import eventually, until
-from tricklecast.subscriber import Position, Segment, Subscriber
+from tricklecast.subscriber import AnyStart, OnLag, Position, Segment, Subscriber
 from tricklecast.subscriber.segment import Runtime
 from tricklecast.trickle.client import connecting
 from tricklecast.trickle.client.connecting import connect_tcp as really_connect
@@ -77,7 +77,7 @@ def requests(server: LocalServer, url: str) -> list[AccessRecord]:
 
 class TestRequests:
     @pytest.mark.parametrize("start", ["next", "current", "earliest", 0, -3, "1@1"])
-    def test_their_number_is_bounded(self, server: LocalServer, url: str, start: int | str) -> None:
+    def test_their_number_is_bounded(self, server: LocalServer, url: str, start: AnyStart) -> None:
         """As counted by the server: segments + reconnects + waited / refresh + 2, and 2 more for a seek."""
 
         async def main() -> None:
@@ -158,7 +158,7 @@ class TestStarts:
             ("5@1", [5, 6, 7], 0),
         ],
     )
-    def test_each_start_begins_where_it_says(self, url: str, start: int | str, seqs: list[int], gap: int) -> None:
+    def test_each_start_begins_where_it_says(self, url: str, start: AnyStart, seqs: list[int], gap: int) -> None:
         """With eight segments published and four kept; at most two requests more than that takes."""
 
         async def main() -> None:
@@ -177,7 +177,7 @@ class TestStarts:
 
     @pytest.mark.parametrize("start", ["earliest", -3, "next", "current"])
     def test_a_channel_without_segments_begins_with_its_first(
-        self, url: str, server: LocalServer, start: int | str
+        self, url: str, server: LocalServer, start: AnyStart
     ) -> None:
         """Nothing to go back to."""
 
@@ -202,12 +202,13 @@ class TestStarts:
                     await publish(http, url, seq, b"old")
                 async with Subscriber(url, start=1) as subscriber:
                     await anext(subscriber)
-                    position = str(subscriber.position)
-                assert position.startswith("2@1:")
+                    position = subscriber.position
+                assert position is not None
+                assert str(position).startswith("2@1:")
                 await http.delete(url)
                 for seq in range(4):
                     await publish(http, url, seq, b"new")
-                for on_lag, seq in (("live", 2), ("earliest", 0)):
+                for on_lag, seq in ((OnLag.LIVE, 2), (OnLag.EARLIEST, 0)):
                     async with Subscriber(url, start=position, on_lag=on_lag) as subscriber:
                         segment = await anext(subscriber)
                         assert (segment.seq, segment.epoch, segment.restarted) == (seq, 2, True)
@@ -224,14 +225,14 @@ class TestStarts:
                 await http.delete(url)
                 await publish(http, url, 0, b"new")
                 await http.delete(url)
-            reader = Subscriber(url, start="4@1", on_lag="earliest")
+            reader = Subscriber(url, start=Position(4, 1), on_lag="earliest")
             got = [(segment.seq, segment.epoch, segment.restarted, await segment.read()) async for segment in reader]
             assert got == [(0, 2, True, b"new")]
-            live = Subscriber(url, start="4@1")
+            live = Subscriber(url, start=Position(4, 1))
             assert [segment.seq async for segment in live] == []
             assert live.missed_at_end == 1
             with pytest.raises(SegmentMissing, match="another life: epoch 2 instead of 1"):
-                await _read_all(Subscriber(url, start="4@1", on_lag="fail"))
+                await _read_all(Subscriber(url, start=Position(4, 1), on_lag="fail"))
 
         run(main)
 
@@ -278,13 +279,14 @@ def test_a_new_numbering_that_has_passed_the_position_is_told(mortal: tricklecas
                 await publish(http, url, seq, b"A%d" % seq)
             async with Subscriber(url, start=0) as reader:
                 assert [await (await anext(reader)).read() for _ in range(5)] == [b"A%d" % seq for seq in range(5)]
-                position = str(reader.position)
+                position = reader.position
+                assert position is not None
         await anyio.to_thread.run_sync(mortal.kill)
         await anyio.to_thread.run_sync(mortal.restart)
         async with httpx.AsyncClient() as http:
             for seq in range(8):
                 await publish(http, url, seq, b"B%d" % seq)
-        for on_lag, begun in (("live", (5, 5, True)), ("earliest", (0, 0, True))):
+        for on_lag, begun in ((OnLag.LIVE, (5, 5, True)), (OnLag.EARLIEST, (0, 0, True))):
             async with Subscriber(url, start=position, on_lag=on_lag) as reader:
                 first, second = await anext(reader), await anext(reader)
                 assert (first.seq, first.gap, first.restarted) == begun

@@ -11,7 +11,7 @@ import pytest
 
 from tests.subscriber.fake import Exchange, FakeServer, fake, run
 from tests.subscriber.test_client import Slept, channel, collect, ended, subscribed
-from tricklecast.subscriber import Position, Subscriber
+from tricklecast.subscriber import AnyStart, Position, Subscriber
 from tricklecast.trickle.errors import (
     ChannelNotFound,
     ClosedHere,
@@ -42,7 +42,8 @@ class TestSeeking:
         async def main() -> None:
             async with subscribed(handler, start=0) as (subscriber, _):
                 assert (await anext(subscriber)).seq == 0
-                for start, seq in ((7, 7), ("3@1", 3), ("next", 8), (Position(1), 1)):
+                starts: list[tuple[AnyStart, int]] = [(7, 7), (Position(3, 1), 3), ("next", 8), (Position(1), 1)]
+                for start, seq in starts:
                     await subscriber.seek(start)
                     segment = await anext(subscriber)
                     assert (segment.seq, segment.gap, segment.restarted) == (seq, 0, False)
@@ -214,7 +215,7 @@ class TestSeeking:
                 async with subscriber:
                     await anext(subscriber)
                     with pytest.raises(InvalidInput):
-                        await subscriber.seek("later")
+                        await subscriber.seek("later")  # type: ignore[arg-type]
                     assert (await anext(subscriber)).seq == 1
                 with pytest.raises(ClosedHere):
                     await subscriber.seek(1)
@@ -256,7 +257,7 @@ class TestPositions:
                 assert subscriber.position == Position(7, 3)
                 await subscriber.seek("current")
                 assert subscriber.position is None
-                await subscriber.seek("4@2")
+                await subscriber.seek(Position(4, 2))
                 assert subscriber.position == Position(4, 2)
 
         run(main)

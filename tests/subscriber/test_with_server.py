@@ -24,7 +24,7 @@ from tests.support.forked import forked
 from tests.support.ports import free_port
 from tests.support.server import RunningServer, serve
 from tests.support.waiting import WITHIN_S
-from tricklecast.subscriber import Subscriber
+from tricklecast.subscriber import AnyStart, OnLag, Subscriber
 from tricklecast.subscriber.segment import Runtime
 from tricklecast.trickle import wire
 from tricklecast.trickle.client.bridge import TrickleTransport
@@ -88,7 +88,7 @@ def test_nothing_is_lost_from_the_first_byte_to_the_end(url: str) -> None:
 def test_empty_segments_and_late_joins(url: str) -> None:
     """``current`` is the newest segment, N is that segment, -N counts from the head; empty ones are passed on."""
 
-    async def first(start: int | str) -> tuple[int, bytes]:
+    async def first(start: AnyStart) -> tuple[int, bytes]:
         async with Subscriber(url, start=start) as subscriber:
             segment = await anext(subscriber)
             return segment.seq, await segment.read()
@@ -169,7 +169,7 @@ def test_falling_behind_the_window_is_a_gap() -> None:
         async with httpx.AsyncClient() as http:
             for seq in range(10):
                 await publish(http, url, seq, b"x")
-            for on_lag, (seq, gap) in {"live": (9, 8), "earliest": (7, 6), None: (7, 6)}.items():
+            for on_lag, (seq, gap) in {OnLag.LIVE: (9, 8), OnLag.EARLIEST: (7, 6), None: (7, 6)}.items():
                 async with Subscriber(url, start=1, on_lag=on_lag) as subscriber:
                     segment = await anext(subscriber)
                     assert (segment.seq, segment.gap) == (seq, gap)

@@ -508,4 +508,4 @@ def test_wrong_options_are_refused(options: dict[str, Any]) -> None:
 def test_the_error_of_a_wrong_preset_names_all_presets() -> None:
     """It does not blame the size of the pictures."""
     with pytest.raises(InvalidInput, match=r"not a preset of x264: 'quick' \(ultrafast, superfast, .* veryslow\)"):
-        MediaPublisher("http://127.0.0.1:1/trickle/x", preset="quick")
+        MediaPublisher("http://127.0.0.1:1/trickle/x", preset="quick")  # type: ignore[arg-type]

@@ -146,7 +146,7 @@ def test_segments_that_have_left_the_window_are_a_gap(segments: list[bytes]) -> 
             async with Publisher(url, content_type=wire.MPEG_TS, start=0) as publisher:
                 for data in segments:
                     await publisher.publish(data)
-                probe = Probe(url, start="0", for_s=WITHIN_S)
+                probe = Probe(url, start=0, for_s=WITHIN_S)
                 async with anyio.create_task_group() as tasks:
                     tasks.start_soon(probe.look)
                     await until(lambda: probe.segments >= 1)

@@ -140,10 +140,10 @@ def test_a_pipe_needs_no_option(monkeypatch: pytest.MonkeyPatch) -> None:
     assert CliRunner().invoke(app, [NOWHERE, "--start", "0"]).exit_code == 0
     assert CliRunner().invoke(app, [NOWHERE, "--since", "10m"]).exit_code == 0
     assert seen == [
-        Request(NOWHERE, "-", start="-3", for_s=300, wait_s=2, on_lag=OnLag.EARLIEST, raw=True),
+        Request(NOWHERE, "-", start=-3, for_s=300, wait_s=2, on_lag=OnLag.EARLIEST, raw=True),
         Request(NOWHERE, "x/", on_lag=OnLag.EARLIEST, reconnect=True, keep=Keep(bytes=20_000_000_000)),
         Request(NOWHERE, "x/", on_lag=OnLag.LIVE, keep=Keep(segments=500)),
-        Request(NOWHERE, "-", start="0"),
+        Request(NOWHERE, "-", start=0),
         Request(NOWHERE, "-", since=Moment(600), on_lag=OnLag.EARLIEST),
     ]
 

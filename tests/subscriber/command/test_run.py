@@ -103,7 +103,7 @@ async def endless(exchange: Exchange) -> None:
 class TestPeople:
     def test_segments_are_concatenated_and_faults_told(self, tmp_path: Path) -> None:
         """Every fault is one line, and the last line sums up; and names where to go on."""
-        totals, said = told(faulty, tmp_path / "out", start="0")
+        totals, said = told(faulty, tmp_path / "out", start=0)
         assert (tmp_path / "out").read_bytes() == b"zero[bold]sixseven"
         assert totals.segments == 3
         lines = [line for line in said if "retried" not in line]
@@ -139,7 +139,7 @@ class TestPeople:
 
         async def main() -> None:
             async with fake(handler) as server:
-                await run_command(Request(server.url, str(tmp_path / "out"), start="0"))
+                await run_command(Request(server.url, str(tmp_path / "out"), start=0))
 
         with pytest.raises(ChannelNotFound) as raised:
             run(main)
@@ -168,7 +168,7 @@ class TestPeople:
         async def main() -> None:
             async with fake(handler) as server:
                 with pytest.raises(SinkFailed):
-                    await run_command(Request(server.url, "out", start="0"), events)
+                    await run_command(Request(server.url, "out", start=0), events)
 
         run(main)
         assert (events.of("segment")[-1]["seq"], events.of("error")[0]["resume"]) == (2, "1@3")
@@ -186,7 +186,7 @@ class TestPeople:
         async def main() -> None:
             async with fake(handler) as server:
                 with pytest.raises(Refused) as raised:
-                    await run_command(Request(server.url, None, start="0", reconnect=True), Report(Screen(said)))
+                    await run_command(Request(server.url, None, start=0, reconnect=True), Report(Screen(said)))
                 assert raised.value.resume is None
 
         run(main)
@@ -206,14 +206,14 @@ class TestPeople:
             else:
                 await exchange.empty(closed="terminated")
 
-        _, said = told(handler, None, start="0")
+        _, said = told(handler, None, start=0)
         assert len([line for line in said if "busy" in line]) == 1
 
 
 class TestEvents:
     def test_every_event_has_its_facts(self) -> None:
         """In their order, and without an output."""
-        events = heard(faulty, start="0")
+        events = heard(faulty, start=0)
         start, end = events.events[0], events.events[-1]
         assert (start["event"], start["output"], start["start"]) == ("start", None, "0")
         first, second, third = events.of("segment")
@@ -235,11 +235,11 @@ class TestEvents:
             else:
                 await exchange.empty(closed="terminated", latest=5)
 
-        assert heard(handler, start="0").of("gap") == [{"event": "gap", "missed": 4, "before": None}]
+        assert heard(handler, start=0).of("gap") == [{"event": "gap", "missed": 4, "before": None}]
 
     def test_the_time_is_over(self, tmp_path: Path) -> None:
         """What had come by then is in the file; a segment that was not read to its end is the place to go on."""
-        events = heard(endless, tmp_path / "out", start="0", for_s=0.2)
+        events = heard(endless, tmp_path / "out", start=0, for_s=0.2)
         assert (tmp_path / "out").read_bytes() == b"live"
         (end,) = events.of("end")
         assert (end["reason"], end["resume"], end["totals"]["bytes"]) == ("time", "0@4", 4)
@@ -250,7 +250,7 @@ class TestEvents:
 
         async def main() -> None:
             async with fake(endless) as server, anyio.create_task_group() as group:
-                group.start_soon(run_command, Request(server.url, str(tmp_path / "out"), start="0"), events)
+                group.start_soon(run_command, Request(server.url, str(tmp_path / "out"), start=0), events)
                 await until(lambda: server.tails[1:])
                 group.cancel_scope.cancel()
 
@@ -270,7 +270,7 @@ class TestEvents:
         async def main() -> None:
             async with fake(handler) as server:
                 with pytest.raises(SegmentMissing):
-                    await run_command(Request(server.url, None, start="0", on_lag=OnLag.FAIL), events)
+                    await run_command(Request(server.url, None, start=0, on_lag=OnLag.FAIL), events)
 
         run(main)
         (failed,) = events.of("error")
@@ -282,7 +282,7 @@ class TestEvents:
 
             async def main() -> None:
                 async with fake(faulty) as server:
-                    await run_command(Request(server.url, None, start="0"), Report(sink=FileSink(file.fileno())))
+                    await run_command(Request(server.url, None, start=0), Report(sink=FileSink(file.fileno())))
 
             run(main)
         lines = [json.loads(line) for line in (tmp_path / "events").read_text().splitlines()]
@@ -311,7 +311,7 @@ class TestReconnecting:
                 case _:
                     await exchange.empty(closed="terminated")
 
-        events = heard(handler, tmp_path / "out", start="0", reconnect=True)
+        events = heard(handler, tmp_path / "out", start=0, reconnect=True)
         (again,) = events.of("retry")
         assert (again["retries"], "404" in again["error"]) == (1, True)
         assert (tmp_path / "out").read_bytes() == b"zeroone"
@@ -326,7 +326,7 @@ class TestReconnecting:
 class TestFolders:
     def test_a_slash_makes_a_folder(self, tmp_path: Path) -> None:
         """Each segment is a file, and its event names it."""
-        events = heard(faulty, f"{tmp_path}/cam/", start="0")
+        events = heard(faulty, f"{tmp_path}/cam/", start=0)
         files = [segment["file"] for segment in events.of("segment")]
         assert files == ["life1/00000000.txt", "life2/00000006.bin", "life2/00000007.bin"]
         assert [(tmp_path / "cam" / name).read_bytes() for name in files] == [b"zero", b"[bold]six", b"seven"]
@@ -334,11 +334,11 @@ class TestFolders:
 
     def test_a_folder_goes_on_where_it_was_left(self, tmp_path: Path) -> None:
         """Whatever the user says; the segment under way is read again."""
-        events = heard(endless, tmp_path, start="0", for_s=1)
+        events = heard(endless, tmp_path, start=0, for_s=1)
         assert events.of("end")[0]["resume"] == "0@4"
         assert read_index(tmp_path) == []
-        heard(faulty, tmp_path, start="6")
-        events = heard(faulty, tmp_path, start="0")
+        heard(faulty, tmp_path, start=6)
+        events = heard(faulty, tmp_path, start=0)
         assert (events.events[0]["output"], events.events[0]["start"]) == (str(tmp_path), "8@2")
         assert [entry.seq for entry in read_index(tmp_path)] == [6, 7]
 
@@ -351,12 +351,12 @@ def test_a_reader_who_leaves_the_pipe_is_a_normal_end(monkeypatch: pytest.Monkey
             raise SinkClosed("gone")
 
     monkeypatch.setattr("tricklecast.subscriber.command.run.open_sink", lambda _: Gone())
-    events = heard(faulty, "-", start="0")
+    events = heard(faulty, "-", start=0)
     assert events.of("end")[0]["reason"] == "reader"
 
     async def main() -> None:
         async with fake(endless) as server:
-            await run_command(Request(server.url, None, start="0"), Report(sink=Gone()))
+            await run_command(Request(server.url, None, start=0), Report(sink=Gone()))
 
     run(main)
 
@@ -383,7 +383,7 @@ def test_a_file_whose_name_belies_it_is_noted(
         else:
             await exchange.empty(closed="terminated")
 
-    _, lines = told(handler, tmp_path / name, start="0", raw=raw)
+    _, lines = told(handler, tmp_path / name, start=0, raw=raw)
     assert [said in line for line in lines if "would fit" in line] == [True] * bool(said)
 
 
@@ -478,7 +478,7 @@ def test_errors_have_names_that_can_be_imported() -> None:
 
 def test_every_field_is_documented(tmp_path: Path) -> None:
     """On the pages that readers of the events, or of the index, go by."""
-    events = heard(faulty, f"{tmp_path}/cam/", start="0").events
+    events = heard(faulty, f"{tmp_path}/cam/", start=0).events
     names = {"seconds", *COUNTED} | {name for event in events for name in event}
     names |= {event["event"] for event in events}
     page = (DOCS / "subscribe-events.md").read_text(encoding="utf-8")

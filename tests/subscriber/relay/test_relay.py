@@ -68,7 +68,7 @@ def relayed(url: str, target: Target | str, **options: float) -> tuple[bool, str
     where = Target.parse(target) if isinstance(target, str) else target
 
     async def main() -> bool:
-        return await run(Request(url, where, start="0", **options), Screen(said))  # type: ignore[arg-type]
+        return await run(Request(url, where, start=0, **options), Screen(said))  # type: ignore[arg-type]
 
     return in_loop(main), said.getvalue()
 
@@ -195,7 +195,7 @@ def test_a_target_that_stays_away_is_given_up(server: LocalServer, film: Path) -
     said = io.StringIO()
 
     async def main() -> None:
-        relay = _Relay(Request(url, target, start="0", reconnect_for_s=0.01), Screen(said))
+        relay = _Relay(Request(url, target, start=0, reconnect_for_s=0.01), Screen(said))
         relay._was_good = True  # the connection before was good
         await relay.run()
 
