@@ -110,68 +110,82 @@ class Settings(AccessSettings):
     )
 
     host: str = Field(
-        "127.0.0.1", description="Address to listen on; 0.0.0.0 is every IPv4 address, :: is every address."
+        default="127.0.0.1", description="Address to listen on; 0.0.0.0 is every IPv4 address, :: is every address."
     )
     unix_socket: Path | None = Field(
-        None, description="Listen on this Unix socket, in place of host and port; its owner and group may connect."
+        default=None,
+        description="Listen on this Unix socket, in place of host and port; its owner and group may connect.",
     )
-    port: int = Field(wire.DEFAULT_PORT, ge=0, le=65535, description="Port to listen on; 0 picks a free one.")
-    base_path: str = Field(wire.DEFAULT_BASE_PATH, description="Path of all channels; / is allowed.")
-    autocreate: bool = Field(True, description="A POST to a missing channel creates it.")
-    changefeed: bool = Field(True, description="Announce new and ended channels on the channel _changes.")
-    web: bool = Field(True, description="Serve the web pages: the dashboard, the player and the others.")
-    reports: Path | None = Field(None, description="Show the storm reports in this folder on the dashboard.")
-    access_log: Path | None = Field(None, description="Write one JSON line per request to this file; - for stdout.")
-    access_log_max_bytes: ByteSize = Field(ByteSize(256 << 20), gt=0, description="Rotate the log at this size.")
-    access_log_max_age_s: float = Field(3600.0, gt=0, description="Rotate the log after this time.")
-    access_log_files: int = Field(48, ge=1, description="Number of rotated log files to keep.")
-    access_log_queue: int = Field(100_000, ge=1, description="Records that may wait to be written.")
+    port: int = Field(default=wire.DEFAULT_PORT, ge=0, le=65535, description="Port to listen on; 0 picks a free one.")
+    base_path: str = Field(default=wire.DEFAULT_BASE_PATH, description="Path of all channels; / is allowed.")
+    autocreate: bool = Field(default=True, description="A POST to a missing channel creates it.")
+    changefeed: bool = Field(default=True, description="Announce new and ended channels on the channel _changes.")
+    web: bool = Field(default=True, description="Serve the web pages: the dashboard, the player and the others.")
+    reports: Path | None = Field(default=None, description="Show the storm reports in this folder on the dashboard.")
+    access_log: Path | None = Field(
+        default=None, description="Write one JSON line per request to this file; - for stdout."
+    )
+    access_log_max_bytes: ByteSize = Field(
+        default=ByteSize(256 << 20), gt=0, description="Rotate the log at this size."
+    )
+    access_log_max_age_s: float = Field(default=3600.0, gt=0, description="Rotate the log after this time.")
+    access_log_files: int = Field(default=48, ge=1, description="Number of rotated log files to keep.")
+    access_log_queue: int = Field(default=100_000, ge=1, description="Records that may wait to be written.")
     log_ips: LogIps = Field(
-        LogIps.FULL, description="Addresses of clients in the access log: full, the network's prefix, or a hash."
+        default=LogIps.FULL,
+        description="Addresses of clients in the access log: full, the network's prefix, or a hash.",
     )
-    log_format: LogFormat = Field(LogFormat.TEXT, description="The server's own log on standard error: text or json.")
-    tls_cert: Path | None = Field(None, description="Certificate chain (PEM); switches TLS on.")
-    tls_key: Path | None = Field(None, description="Private key (PEM) of the certificate.")
+    log_format: LogFormat = Field(
+        default=LogFormat.TEXT, description="The server's own log on standard error: text or json."
+    )
+    tls_cert: Path | None = Field(default=None, description="Certificate chain (PEM); switches TLS on.")
+    tls_key: Path | None = Field(default=None, description="Private key (PEM) of the certificate.")
     tls_client_ca: Path | None = Field(
-        None, description="Serve only clients with a certificate that these authorities (PEM) have signed."
+        default=None, description="Serve only clients with a certificate that these authorities (PEM) have signed."
     )
     node: str | None = Field(
-        None, max_length=64, description="This server's name in logs and in its cluster; its host name if unset."
+        default=None,
+        max_length=64,
+        description="This server's name in logs and in its cluster; its host name if unset.",
     )
     health_file: Path | None = Field(
-        None, description="Write the server's address to this file, for `tricklecast health`."
+        default=None, description="Write the server's address to this file, for `tricklecast health`."
     )
     workers: Literal["auto"] | int = Field(
-        1,
+        default=1,
         description="Processes that share the channels, so that the server uses as many cores: a number, or auto for "
         "the cores that it may use. Each further one takes some 30 MB of memory.",
     )
 
     cluster: Annotated[tuple[NatsUrl, ...], NoDecode] = Field(
-        (),
+        default=(),
         description="Servers of NATS (nats://HOST:PORT, tls://…), separated by commas: all servers that share them are "
         "nodes of one cluster, with one namespace of channels.",
     )
     advertise_url: str | None = Field(
-        None,
+        default=None,
         description="URL at which the other nodes of the cluster and its clients reach this one, such as "
         "http://10.0.0.1:2939 (default: of host and port).",
     )
     cluster_name: str = Field(
-        "trickle", description="Name of the cluster; clusters that share servers of NATS have one each."
+        default="trickle", description="Name of the cluster; clusters that share servers of NATS have one each."
     )
-    cluster_creds: Path | None = Field(None, description="Credentials (.creds) with which this node comes to NATS.")
+    cluster_creds: Path | None = Field(
+        default=None, description="Credentials (.creds) with which this node comes to NATS."
+    )
     cluster_ca: Path | None = Field(
-        None,
+        default=None,
         description="Authorities (PEM) for the certificates of NATS and of the other nodes; the system's if unset.",
     )
     cluster_lease_s: float = Field(
-        2.0,
+        default=2.0,
         ge=0.2,
         description="A node of the cluster that is silent for this time loses its channels to others.",
     )
     cluster_history_bytes: ByteSize = Field(
-        ByteSize(16 << 30), gt=0, description="Room that NATS reserves for the histories of channels (--ack quorum)."
+        default=ByteSize(16 << 30),
+        gt=0,
+        description="Room that NATS reserves for the histories of channels (--ack quorum).",
     )
 
     source: dict[str, SourceSettings] = Field(
@@ -180,148 +194,166 @@ class Settings(AccessSettings):
         "the file, and no option.",
     )
 
-    max_segment_bytes: ByteSize = Field(ByteSize(_LIMITS.segment_bytes), gt=0, description="Size of one segment.")
-    data_dir: Path | None = Field(None, description="Keep channels and segments in this folder; in memory if unset.")
+    max_segment_bytes: ByteSize = Field(
+        default=ByteSize(_LIMITS.segment_bytes), gt=0, description="Size of one segment."
+    )
+    data_dir: Path | None = Field(
+        default=None, description="Keep channels and segments in this folder; in memory if unset."
+    )
     ack: Ack = Field(
-        Ack.MEMORY,
+        default=Ack.MEMORY,
         description="Answer a publisher at once (memory), or when the kernel (journal), the disk (fsync) or NATS "
         "(quorum, in a cluster) has it.",
     )
     on_disk_full: OnDiskFull = Field(
-        OnDiskFull.MEMORY, description="If the data folder cannot be written: go on in memory, or refuse publishers."
+        default=OnDiskFull.MEMORY,
+        description="If the data folder cannot be written: go on in memory, or refuse publishers.",
     )
     retain_channel_bytes: ByteSize = Field(
-        ByteSize(_RETENTION.channel_bytes), gt=0, description="Bytes kept in the data folder per channel."
+        default=ByteSize(_RETENTION.channel_bytes), gt=0, description="Bytes kept in the data folder per channel."
     )
     retain_channel_segments: int = Field(
-        _RETENTION.channel_segments, ge=1, description="Segments kept in the data folder per channel."
+        default=_RETENTION.channel_segments, ge=1, description="Segments kept in the data folder per channel."
     )
     retain_total_bytes: ByteSize = Field(
-        ByteSize(_RETENTION.total_bytes), gt=0, description="Bytes kept in the data folder for all channels."
+        default=ByteSize(_RETENTION.total_bytes), gt=0, description="Bytes kept in the data folder for all channels."
     )
-    retain_age_s: float = Field(_RETENTION.age_s, gt=0, description="How long segments are kept in the data folder.")
+    retain_age_s: float = Field(
+        default=_RETENTION.age_s, gt=0, description="How long segments are kept in the data folder."
+    )
     window_segments: int = Field(
-        _LIMITS.window_segments, ge=1, description="Closed segments kept in memory per channel."
+        default=_LIMITS.window_segments, ge=1, description="Closed segments kept in memory per channel."
     )
     window_bytes: ByteSize = Field(
-        ByteSize(_LIMITS.window_bytes), gt=0, description="Bytes of closed segments kept in memory per channel."
+        default=ByteSize(_LIMITS.window_bytes), gt=0, description="Bytes of closed segments kept in memory per channel."
     )
-    window_age_s: float = Field(_LIMITS.window_age_s, gt=0, description="How long closed segments are kept in memory.")
+    window_age_s: float = Field(
+        default=_LIMITS.window_age_s, gt=0, description="How long closed segments are kept in memory."
+    )
     max_total_bytes: ByteSize = Field(
         default_factory=lambda: ByteSize(default_budget()),
         gt=0,
         description="Memory for all segments (default: 1GiB, or half of the memory that the process may use).",
     )
     max_channel_bytes: ByteSize | None = Field(
-        None,
+        default=None,
         description="Memory for the unfinished segments of one channel; 0 for no limit (default: half of "
         "max_total_bytes, or no limit if one segment may be larger than that).",
     )
     max_publisher_bytes: ByteSize | None = Field(
-        None,
+        default=None,
         description="Memory for the unfinished segments of one publisher (the subject of its token, or its address); 0 "
         "for no limit (default: as max_channel_bytes).",
     )
-    max_channels: int = Field(_LIMITS.channels, ge=1, description="Maximum number of channels.")
-    max_readers: int = Field(_LIMITS.readers, ge=1, description="Maximum number of readers, waiting ones included.")
+    max_channels: int = Field(default=_LIMITS.channels, ge=1, description="Maximum number of channels.")
+    max_readers: int = Field(
+        default=_LIMITS.readers, ge=1, description="Maximum number of readers, waiting ones included."
+    )
     max_readers_per_channel: int = Field(
-        0, ge=0, description="Maximum number of readers of one channel; 0 for no limit."
+        default=0, ge=0, description="Maximum number of readers of one channel; 0 for no limit."
     )
     max_publishers: int = Field(
-        _LIMITS.publishers or 0,
+        default=_LIMITS.publishers or 0,
         ge=0,
         description="Maximum number of publishing requests, preconnects included; 0 for no limit.",
     )
     max_connections: int = Field(
-        _LIMITS.connections or 0, ge=0, description="Maximum number of connections; 0 for as many as can be opened."
+        default=_LIMITS.connections or 0,
+        ge=0,
+        description="Maximum number of connections; 0 for as many as can be opened.",
     )
-    per_ip_limit: int = Field(0, ge=0, description="Simultaneous requests of one client address; 0 for no limit.")
-    per_ip_connections: int = Field(0, ge=0, description="Connections of one client address; 0 for no limit.")
+    per_ip_limit: int = Field(
+        default=0, ge=0, description="Simultaneous requests of one client address; 0 for no limit."
+    )
+    per_ip_connections: int = Field(default=0, ge=0, description="Connections of one client address; 0 for no limit.")
     per_ip_requests_per_s: float = Field(
-        0.0,
+        default=0.0,
         ge=0,
         description="Average requests per second of one client address; 0 for no limit.",
     )
     per_ip_burst: int = Field(
-        _LIMITS.client_burst, ge=1, description="How many requests of one client address may come at once."
+        default=_LIMITS.client_burst, ge=1, description="How many requests of one client address may come at once."
     )
     trusted_proxies: Annotated[tuple[Network, ...], NoDecode] = Field(
-        (), description="Networks of proxies whose X-Forwarded-For is trusted, separated by commas."
+        default=(), description="Networks of proxies whose X-Forwarded-For is trusted, separated by commas."
     )
     cors_read_origins: Annotated[tuple[str, ...], NoDecode] = Field(
-        (ANY,), description="Origins whose web pages may read, such as https://example.org; * for all."
+        default=(ANY,), description="Origins whose web pages may read, such as https://example.org; * for all."
     )
     cors_write_origins: Annotated[tuple[str, ...], NoDecode] = Field(
-        (), description="Origins whose web pages may publish, end channels and use the control plane."
+        default=(), description="Origins whose web pages may publish, end channels and use the control plane."
     )
     allowed_hosts: Annotated[tuple[str, ...], NoDecode] = Field(
-        (),
+        default=(),
         description="Names by which clients may call the server (Host), such as live.example or *.example.org; * for "
         "all (default: local names on a server that only this machine reaches, all names on others).",
     )
     publisher_grace_s: float = Field(
-        _LIMITS.publisher_grace_s,
+        default=_LIMITS.publisher_grace_s,
         ge=0,
         description="How long a segment stays open for a publisher whose connection broke.",
     )
     skip_grace_s: float = Field(
-        _LIMITS.skip_grace_s, ge=0, description="How long an overtaken preconnect may still begin."
+        default=_LIMITS.skip_grace_s, ge=0, description="How long an overtaken preconnect may still begin."
     )
     overtaking_grace_s: float = Field(
-        _LIMITS.overtaking_grace_s,
+        default=_LIMITS.overtaking_grace_s,
         ge=0,
         description="How long the server waits for an overtaken request; 0 for no wait.",
     )
     first_byte_timeout_s: float | None = Field(
-        None, gt=0, description="Close a preconnect without a byte after this time; off if unset."
+        default=None, gt=0, description="Close a preconnect without a byte after this time; off if unset."
     )
     channel_drain_s: float = Field(
-        _LIMITS.channel_drain_s, ge=0, description="How long an ended channel stays readable."
+        default=_LIMITS.channel_drain_s, ge=0, description="How long an ended channel stays readable."
     )
     idle_timeout_s: float = Field(
-        _LIMITS.idle_timeout_s, gt=0, description="End a channel after this time without a published byte."
+        default=_LIMITS.idle_timeout_s, gt=0, description="End a channel after this time without a published byte."
     )
     reader_lag_bytes: ByteSize = Field(
-        ByteSize(_OPTIONS.reader_lag_bytes), gt=0, description="Cut off a reader that lacks this many bytes."
+        default=ByteSize(_OPTIONS.reader_lag_bytes), gt=0, description="Cut off a reader that lacks this many bytes."
     )
     reader_lag_s: float = Field(
-        _OPTIONS.reader_lag_s,
+        default=_OPTIONS.reader_lag_s,
         gt=0,
         description="Cut off a reader that lacks a byte of this age, or reads less than 4 KiB in this time.",
     )
     publisher_wait_s: float = Field(
-        _OPTIONS.publisher_wait_s,
+        default=_OPTIONS.publisher_wait_s,
         ge=0,
         le=10,
         description="How long a publisher waits for slow readers; 0 for no wait; below overtaking_grace_s.",
     )
     peer_timeout_s: int = Field(
-        60, ge=6, description="Close a connection whose peer acknowledges no bytes for this time."
+        default=60, ge=6, description="Close a connection whose peer acknowledges no bytes for this time."
     )
     metrics_channels: int = Field(
-        _OPTIONS.metrics_channels, ge=0, le=100, description="Busiest channels of each worker in /metrics; 0 for none."
+        default=_OPTIONS.metrics_channels,
+        ge=0,
+        le=100,
+        description="Busiest channels of each worker in /metrics; 0 for none.",
     )
     half_closed_s: float = Field(
-        _OPTIONS.half_closed_s,
+        default=_OPTIONS.half_closed_s,
         ge=0,
         description="How long a client that has closed its sending side may wait for the first byte of an answer.",
     )
     head_timeout_s: float = Field(
-        _OPTIONS.head_timeout_s,
+        default=_OPTIONS.head_timeout_s,
         gt=0,
         description="Longest time for a request's head to arrive, or for a body that the server ignores.",
     )
     storm_guard: Literal["on", "off"] = Field(
-        "on", description="Delay the answers to a client that repeats fruitless requests; on or off."
+        default="on", description="Delay the answers to a client that repeats fruitless requests; on or off."
     )
-    keep_alive_s: int = Field(75, ge=1, description="Close a connection without requests after this time.")
+    keep_alive_s: int = Field(default=75, ge=1, description="Close a connection without requests after this time.")
     # Together below the 10 s after which `docker stop` kills: to be killed costs more than to send away faster.
     shutdown_drain_s: float = Field(
-        5.0, ge=0, description="After SIGTERM, spread the answers to waiting clients over this time."
+        default=5.0, ge=0, description="After SIGTERM, spread the answers to waiting clients over this time."
     )
-    shutdown_deadline_s: float = Field(8.0, ge=0, description="Cut what still runs this long after SIGTERM.")
+    shutdown_deadline_s: float = Field(default=8.0, ge=0, description="Cut what still runs this long after SIGTERM.")
     shutdown_restart_s: float = Field(
-        2.0,
+        default=2.0,
         ge=0,
         description="How long after its end the next server answers; 0 if another one answers already.",
     )

@@ -38,7 +38,8 @@ app = FastAPI(lifespan=lifespan)
 
 @app.post("/messages")
 async def say(message: dict[str, Any], request: Request) -> int:
-    return (await request.state.publisher.publish_json(message)).seq
+    publisher: Publisher = request.state.publisher
+    return (await publisher.publish_json(message)).seq
 
 
 @app.get("/messages")

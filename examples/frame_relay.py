@@ -3,10 +3,12 @@
 import asyncio
 import sys
 
+import numpy as np
+
 from tricklecast.media import RelayStatistics, relay
 
 
-def inverted(picture):  # height x width x 3, uint8; runs in a worker thread
+def inverted(picture: np.ndarray) -> np.ndarray:  # height x width x 3, uint8; runs in a worker thread
     return 255 - picture
 
 

@@ -5,6 +5,8 @@ from collections import deque
 from collections.abc import AsyncIterator
 
 import anyio
+import numpy as np
+from av import AudioFrame
 
 from tricklecast.media import Frame, frames
 
@@ -21,7 +23,8 @@ async def with_sound(url: str) -> AsyncIterator[tuple[Frame, list[Frame]]]:
 
 async def main(url: str) -> None:
     async for picture, sounds in with_sound(url):
-        loudest = max((abs(sound.data.to_ndarray()).max() for sound in sounds), default=0)
+        data = [sound.data.to_ndarray() for sound in sounds if isinstance(sound.data, AudioFrame)]
+        loudest = max((np.abs(samples).max() for samples in data), default=0)
         print(f"{picture.time:.3f} s: {len(sounds)} pieces of sound, loudest {loudest:.2f}", flush=True)
 
 

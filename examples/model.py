@@ -3,13 +3,15 @@
 import sys
 
 import anyio
+import numpy as np
 from anyio import to_thread
 
 from tricklecast.media import frames
 
 
-def model(pictures):  # 8 x 224 x 224 x 3, uint8; less of them at the end
-    return pictures.mean(axis=(1, 2, 3))
+def model(pictures: np.ndarray) -> np.ndarray:  # 8 x 224 x 224 x 3, uint8; less of them at the end
+    means: np.ndarray = pictures.mean(axis=(1, 2, 3))
+    return means
 
 
 async def main(url: str) -> None:

@@ -5,6 +5,7 @@ import sys
 import anyio
 
 from tricklecast import BrokenByPeer, Publisher, Subscriber
+from tricklecast.subscriber import Segment
 
 
 class Truncated(Exception):
@@ -13,8 +14,9 @@ class Truncated(Exception):
 
 async def main(source: str, target: str) -> None:
     async with Subscriber(source, start="current", on_broken="raise", wait_for_channel_s=60) as subscriber:
-        segment = await anext(subscriber)
-        async with Publisher(target, content_type=segment.content_type) as publisher:
+        begun = await anext(subscriber)
+        async with Publisher(target, content_type=begun.content_type) as publisher:
+            segment: Segment | None = begun
             while segment is not None:
                 try:
                     # A segment that arrives truncated leaves truncated: no reader takes a part for the whole.
@@ -30,4 +32,4 @@ async def main(source: str, target: str) -> None:
                 segment = await anext(subscriber, None)
 
 
-anyio.run(main, *sys.argv[1:3])
+anyio.run(main, sys.argv[1], sys.argv[2])

@@ -34,6 +34,7 @@ def test_shouting(trickle: TestServer) -> None:
             tasks.start_soon(shout, trickle.url("in"), trickle.url("out"))
             async with Publisher(trickle.url("in")) as publisher:
                 await publisher.publish(b"hello")
-            return await (await anext(out)).read()
+            word = await (await anext(out)).read()
+        return word
 
     assert anyio.run(scenario) == b"HELLO"

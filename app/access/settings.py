@@ -30,52 +30,57 @@ def is_duration(name: str) -> bool:
 class AccessSettings(BaseSettings):
     """Access control. Everything is off by default: then every client may do everything."""
 
-    jwt_secret_file: Path | None = Field(None, description="Check tokens (HS256) with the secret in this file.")
-    jwt_key_file: Path | None = Field(None, description="Check tokens with the public key (PEM) in this file.")
-    jwks_file: Path | None = Field(None, description="Check tokens with the public keys (JWKS) in this file.")
-    jwks_url: str | None = Field(None, description="Check tokens with the public keys (JWKS) behind this URL.")
+    jwt_secret_file: Path | None = Field(default=None, description="Check tokens (HS256) with the secret in this file.")
+    jwt_key_file: Path | None = Field(default=None, description="Check tokens with the public key (PEM) in this file.")
+    jwks_file: Path | None = Field(default=None, description="Check tokens with the public keys (JWKS) in this file.")
+    jwks_url: str | None = Field(default=None, description="Check tokens with the public keys (JWKS) behind this URL.")
     jwks_refetch_s: float = Field(
-        30.0,
+        default=30.0,
         ge=1,
         description="Fetch the keys again for a token of an unknown key, at most this often.",
     )
-    jwks_max_age_s: float = Field(3600.0, ge=1, description="Fetch the keys again after this time.")
+    jwks_max_age_s: float = Field(default=3600.0, ge=1, description="Fetch the keys again after this time.")
     revoked_file: Path | None = Field(
-        None, description="Refuse the tokens (jti ID) and clients (sub NAME) in this file, one a line."
+        default=None, description="Refuse the tokens (jti ID) and clients (sub NAME) in this file, one a line."
     )
-    jwt_audience: str | None = Field(None, description="A token's aud must contain this; off: it must have none.")
-    jwt_issuer: str | None = Field(None, description="A token's iss must be this; off: any iss is valid.")
+    jwt_audience: str | None = Field(
+        default=None, description="A token's aud must contain this; off: it must have none."
+    )
+    jwt_issuer: str | None = Field(default=None, description="A token's iss must be this; off: any iss is valid.")
     jwt_leeway_s: float = Field(
-        10.0,
+        default=10.0,
         ge=0,
         le=300,
         description="Accept a token this long before its nbf and after its exp, because clocks differ.",
     )
     token_in_query: bool = Field(
-        False, description="Also accept a token in ?token= if the request has no Authorization."
+        default=False, description="Also accept a token in ?token= if the request has no Authorization."
     )
-    token_cache: int = Field(10_000, ge=1, description="Remember this many verified tokens.")
+    token_cache: int = Field(default=10_000, ge=1, description="Remember this many verified tokens.")
     control_token_file: Path | None = Field(
-        None, description="Clients with the token in this file may do everything on the control plane."
+        default=None, description="Clients with the token in this file may do everything on the control plane."
     )
-    control_host: str | None = Field(None, description="Address of the control plane; that of --host if unset.")
+    control_host: str | None = Field(default=None, description="Address of the control plane; that of --host if unset.")
     control_port: int | None = Field(
-        None, ge=0, le=65535, description="Serve the control plane only at this port, and not beside the channels."
+        default=None,
+        ge=0,
+        le=65535,
+        description="Serve the control plane only at this port, and not beside the channels.",
     )
-    metrics_open: bool = Field(False, description="Allow /metrics without a token, even if the API needs one.")
+    metrics_open: bool = Field(default=False, description="Allow /metrics without a token, even if the API needs one.")
     webhook_url: str | None = Field(
-        None, description="Ask this URL whether a client may create, publish, subscribe or delete."
+        default=None, description="Ask this URL whether a client may create, publish, subscribe or delete."
     )
     webhook_secret_file: Path | None = Field(
-        None, description="Sign the requests to the webhook with the secret in this file."
+        default=None, description="Sign the requests to the webhook with the secret in this file."
     )
     webhook_timeout_s: float = Field(
-        2.0, gt=0, le=60, description="How long the webhook's answer may take, the wait in the queue included."
+        default=2.0, gt=0, le=60, description="How long the webhook's answer may take, the wait in the queue included."
     )
-    webhook_fail_open: bool = Field(False, description="If the webhook does not answer, allow the request.")
-    webhook_concurrency: int = Field(16, ge=1, le=1024, description="Simultaneous requests to the webhook.")
+    webhook_fail_open: bool = Field(default=False, description="If the webhook does not answer, allow the request.")
+    webhook_concurrency: int = Field(default=16, ge=1, le=1024, description="Simultaneous requests to the webhook.")
     webhook_cache_s: float = Field(
-        5.0, ge=0, le=3600, description="Use an answer of the webhook without Cache-Control for this time."
+        default=5.0, ge=0, le=3600, description="Use an answer of the webhook without Cache-Control for this time."
     )
 
     @field_validator("*", mode="before")
