@@ -9,7 +9,7 @@ __version__ = "0.1.0"
 
 
 def version_line() -> str:
-    """What ``tricklecast --version`` prints: the version, and whether the hot path is compiled."""
+    """The line that ``tricklecast --version`` prints: the version, and whether the hot path is compiled."""
     from tricklecast.trickle import wire
 
     return f"tricklecast {__version__}{'' if (wire.__file__ or '').endswith('.py') else ' (compiled)'}"

@@ -1,4 +1,4 @@
-"""An access token in a request: which texts a header can carry, and who adds it to each request."""
+"""An access token in a request: which texts a header can carry, and the class that adds it to each request."""
 
 from __future__ import annotations
 

@@ -65,7 +65,7 @@ class MissingExtra(TrickleError):
 
 
 class Fields:
-    """Base class of what has the fields that its classes annotate, those of the first class first.
+    """Base class of objects with the fields that their classes annotate, those of the first class first.
 
     Type checkers take the subclasses for dataclasses. But no code is generated for them: for all errors and events that
     would take several times as long as to load the rest of their modules.
@@ -282,7 +282,7 @@ class ChannelNotFound(BrokenByPeer):
     """404: the channel does not exist, and this request may not create it.
 
     Attributes:
-        hint: what the program can do.
+        hint: advice to the program.
     """
 
     _: KW_ONLY

@@ -129,7 +129,7 @@ class ChannelURL:
         if base_path == PLAYER_PAGES:
             there = f"{redacted(root)}/trickle/{last}"
             raise InvalidURL(url, f"it is the page that plays a channel, which itself is {there}")
-        if "#" in url:  # no request carries what follows: another channel than the one that was meant would be used
+        if "#" in url:  # no request carries a fragment: the user would get another channel than the one meant
             raise InvalidURL(url, "a channel has no fragment (#...); a # in its name is written %23")
         return cls(root, normalize_base_path(base_path), parse_channel(last), query)
 

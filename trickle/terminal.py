@@ -1,7 +1,7 @@
 """Parts that several commands share: options, access tokens, a rate that is shown, lines on a terminal.
 
 This is the only module of :mod:`tricklecast.trickle` that needs typer or reads the environment. So only commands import
-it: what programs need as well is in :mod:`~tricklecast.trickle.amounts` and :mod:`~tricklecast.trickle.bearer`.
+it: parts that programs need as well are in :mod:`~tricklecast.trickle.amounts` and :mod:`~tricklecast.trickle.bearer`.
 """
 
 from __future__ import annotations

@@ -41,7 +41,7 @@ HLS_ROUTE: Final = "hls"
 
 CLIP_MP4_ROUTE: Final = "clip.mp4"
 CLIP_TS_ROUTE: Final = "clip.ts"
-"""``GET /{channel}/clip.mp4?since=90s&until=60s`` returns what a channel carried between two moments as one file."""
+"""``GET /{channel}/clip.mp4?since=90s&until=60s`` returns one file with the media of a channel between two moments."""
 
 LADDER_PARAMETER: Final = "ladder"
 """``GET /{channel}/index.m3u8?ladder=1080p,360p`` also names the channels of lower rungs (``trickle.media.ladder``)."""

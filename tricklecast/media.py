@@ -158,7 +158,7 @@ async def relay(
                             await _pass_on(frame, called, sink, is_array=is_array)
                             counts.reader, counts.publisher = reader.statistics(), _sum(before, sink.statistics())
                             frame = await reader.next()
-                except (ConnectionLost, SegmentsUnconfirmed) as error:  # the target's end: what else could fail waits
+                except (ConnectionLost, SegmentsUnconfirmed) as error:  # the target's end: other failures wait
                     if not reconnect:
                         raise
                     logger.warning("%s; the relay's target begins anew", error)

@@ -15,8 +15,8 @@ The classes have the names, arguments, attributes, methods and errors of those i
 ``for`` and ``next()`` instead of ``async with``, ``async for`` and ``anext()``, and leave ``await`` out. Arguments that
 belong to an event loop of the program (``transport``, ``client``) are refused, an ``auth`` of httpx is called in the
 client's thread, and a ``for`` alone does not open a client: use its block. ``subscriber.messages()`` and ``lines()``
-stand for ``json_messages`` and ``json_lines``. What works until its end needs no client: ``anyio.run(record, url,
-"folder")``.
+stand for ``json_messages`` and ``json_lines``. A function that works until its end needs no client: ``anyio.run(record,
+url, "folder")``.
 
 Each client runs in an event loop in a thread of its own; a call is sent there and waits for its result. Any number of
 threads may share a publisher. Ctrl-C interrupts a call that waits, and cancels it in that thread. Python sends it to
@@ -263,7 +263,7 @@ class _Client(_Blocking, Generic[C]):
         Args:
             closing: closes it.
             otherwise: the result if it is not open.
-            cancel: cancel what other threads wait for.
+            cancel: cancel the calls that other threads wait for.
 
         Raises:
             LocalProtocolError: the client's own ``on_event`` calls this.

@@ -240,7 +240,7 @@ def check_async(name: str, value: object, wanted: str) -> None:
     """Check a client or transport of httpx that a program passed: httpx has one of each kind that blocks, too.
 
     Args:
-        name: the argument's name, for the message. wanted: what it has to be.
+        name: the argument's name, for the message. wanted: the kind that it has to be.
 
     Raises:
         InvalidInput: it is none that can be awaited.

@@ -99,7 +99,7 @@ async def connect(origin: Origin, tls: ssl.SSLContext | None) -> tuple[ByteStrea
     """Connect to a server. The caller limits the time.
 
     Args:
-        tls: what its certificate is checked against, for https.
+        tls: the client checks the server's certificate against this, for https.
 
     Returns:
         The stream for requests, and the socket below it: the same one without TLS.
@@ -181,7 +181,7 @@ async def _connect_trio(host: str, port: int) -> socket.socket:
 
 @lru_cache(maxsize=4)  # a program with many clients reads the certificates once
 def tls_context(files: tuple[str | None, str | None] | None) -> ssl.SSLContext:
-    """Return what a server's certificate is checked against.
+    """Return the context against which the client checks a server's certificate.
 
     Args:
         files: a file and a folder of certificates, instead of certifi's, of which the first one that is named counts:

@@ -70,8 +70,8 @@ MAX_INTERIM: Final = 100
 keeps its client busy without an answer. (Servers that report progress send one every few seconds.)"""
 
 SMALL: Final = 4096
-"""A chunk of up to so many bytes is sent as one piece. The system is not asked how much of a body of this size is still
-on its way: a network that needs ``read_s`` for it is as good as down."""
+"""A chunk of up to this many bytes is sent as one piece. The client does not ask the system how much of a body of this
+size is still on its way: a network that needs ``read_s`` for it is as good as down."""
 
 MAX_CHUNKS: Final = 256
 """After this many chunks in a row without a pause, a read lets other tasks run."""
@@ -86,12 +86,12 @@ READ_ERRORS: Final = (
     *(anyio.EndOfStream, anyio.BrokenResourceError, anyio.ClosedResourceError),
     *(ssl.SSLError, Silence),
 )
-"""What reading a stream raises; :meth:`Connection.fault` says what it means."""
+"""The errors that reading a stream raises; :meth:`Connection.fault` tells their meaning."""
 
 
 _PLAIN_HINT: Final = " (a port for TLS does so: then the URL has to begin with https://)"
 _TLS_HINT: Final = " (one that wants a client certificate may do so: --cert and --key)"
-"""What may be wrong if a server that has never answered closes the connection in silence."""
+"""The likely mistake if a server that has never answered closes the connection in silence."""
 
 
 class BodyWriter(Protocol):
@@ -481,7 +481,7 @@ class Connection:
         return True
 
     def fault(self, error: Exception) -> faults.TransportError:
-        """What one of :data:`READ_ERRORS` means for the response."""
+        """The fault of the response that one of :data:`READ_ERRORS` means."""
         if isinstance(error, Silence):
             return faults.ReadTimeout(
                 f"no answer within {self._read_s:g} s"

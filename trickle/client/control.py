@@ -23,7 +23,7 @@ from tricklecast.trickle.wire import printable, redacted
 TIMEOUT_S: Final = 10.0
 
 QUIET_S: Final = 3.0
-"""Whoever waits for an answer is told so after this time."""
+"""After this time, in seconds, a user who waits for an answer gets a line that says it."""
 
 
 async def ask(
@@ -82,7 +82,7 @@ async def answer_of(
     """Send a request to a route that answers an object of JSON.
 
     Args:
-        absent: what to say of a server that has no such route. The others: as of :func:`ask`.
+        absent: the message about a server that has no such route. The others: as of :func:`ask`.
 
     Raises:
         ConnectionLost, RemoteProtocolError: as :func:`ask`; the latter also if there is no such route.
@@ -113,10 +113,10 @@ async def show(
     Args:
         ask: gets the answer. table: writes it for a person.
         every_s: seconds between two looks, which go on until cancelled. A terminal shows the newest answer only; a
-            pipe gets each one that differs from the one before. A server that is away for a while is told, and asked
-            again. ``None``: look once.
+            pipe gets each one that differs from the one before. If a server is away for a while, a line says so, and
+            the command asks it again. ``None``: look once.
 
-    A server that takes long is told on standard error.
+    A line on standard error says when a server takes long.
 
     Returns:
         The answer.

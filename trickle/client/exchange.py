@@ -14,9 +14,9 @@ rules is left out, as if the server had not sent it.
 
 *Past httpx.* httpx makes objects for URLs and headers, and generators for redirects and authentication. They cost more
 CPU than the rest of a small segment, and httpx takes longer to load than both clients. So :class:`TrickleClient` gives
-a plain request straight to its :class:`Pool` of connections, with a token as a header. httpx does what it alone can do:
-other kinds of authentication, a program's own transport, URLs with a password, and names of hosts beyond ASCII. It is
-loaded when one of these is used (:mod:`.bridge`).
+a plain request straight to its :class:`Pool` of connections, with a token as a header. httpx sends the rest: other
+kinds of authentication, a program's own transport, URLs with a password, and names of hosts beyond ASCII. It is loaded
+when one of these is used (:mod:`.bridge`).
 
 *Bounds.* Of an error's body at most ``DETAIL_BYTES`` are read, for at most ``DETAIL_S``.
 
@@ -83,7 +83,7 @@ MAX_REDIRECTS: Final = 5
 """Redirects that one request follows."""
 
 _OWN_END: Final = re.compile(r"/(?:next|-?[0-9]+)(?=[?#]|$)")
-"""What a request for the head, or for a segment, has behind the channel's URL."""
+"""The end that a request for the head, or for a segment, has behind the channel's URL."""
 
 _INTEGERS: Final = (
     *(wire.SEQ, wire.LATEST, wire.EARLIEST, wire.NEXT, wire.SIZE, wire.EPOCH),
@@ -158,7 +158,7 @@ class Answer:
         Args:
             status: the HTTP status.
             headers: all headers, with names in any case. A header of the protocol that comes twice is left out.
-            body: what follows the head.
+            body: the bytes behind the head.
         """
         known: dict[str, str] = {}
         twice: set[str] = set()
@@ -266,7 +266,7 @@ class TrickleClient:
         await self.aclose()
 
     def by_httpx(self) -> httpx.AsyncClient:
-        """The client of httpx for what this one does not send itself; both share their connections.
+        """The client of httpx for the requests that this one does not send itself; both share their connections.
 
         Raises:
             RuntimeError: this client is closed.
@@ -312,8 +312,8 @@ class TrickleClient:
             key: the value of ``Idempotency-Key``, the header that no other request has; empty: none.
 
         Returns:
-            What sends it, and returns the response's body, which has its head: :meth:`Pool.send`. ``None``: only httpx
-            can send it.
+            A call that sends it, and returns the response's body, which has its head: :meth:`Pool.send`. ``None``: only
+            httpx can send it.
 
         Raises:
             TransportError: HTTP does not allow the request, or its URL has another scheme.

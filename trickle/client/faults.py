@@ -45,7 +45,7 @@ class WriteTimeout(TransportError):
 
 
 class LocalProtocolError(TransportError):
-    """The program wants to send what HTTP does not allow."""
+    """The program wants to send something that HTTP does not allow."""
 
 
 class RemoteProtocolError(TransportError):

@@ -5,11 +5,11 @@ Theory of operation
 
 *The problem.* Each node of a cluster takes any request. So a client that knows several nodes survives the loss of one,
 if it asks another one soon, and not all clients ask the same one. But a client that ran from node to node would make a
-storm of a small fault, and its core would spend on one failure what it has for many.
+storm of a small fault, and its core would spend on one failure the retries that it has for many.
 
 *The idea.* A client stands at one node until that fails (:class:`Nodes`). For its core, **a round of all nodes is one
 attempt**: :func:`ask` goes from node to node, and the core hears of the first answer that helps, or that no node has
-one. What that costs, and how long to wait before the next round, the core decides as for a single server.
+one. The core decides, as for a single server, how much that costs and how long to wait before the next round.
 
 *Which failure sends a request on.* It goes to the next node in the same round if it has certainly changed nothing:
 
@@ -26,8 +26,8 @@ in an order that each client draws, so that the clients of a node that is lost s
 *The owner of a channel.* A node that passes a request on says who owns the channel (``Lp-Trickle-Node``). A publisher
 goes there, which saves a hop for each byte. It goes only to a node that it was given a URL of, so that no answer can
 lead it, and its token, anywhere else; and only when the owner's name is news, so that it does not run back to an owner
-that it cannot reach. A subscriber stays where it is: that node has a replica, and readers who all moved to the owner
-would undo what replicas are for.
+that it cannot reach. A subscriber stays where it is: that node has a replica, and replicas would be useless if all
+readers moved to the owner.
 """
 
 from __future__ import annotations
@@ -146,7 +146,7 @@ def ask(
         on_move: is told when it goes to another node.
 
     Returns:
-        What came of it. If all nodes have failed, the error names each of them, and ``Retry-After`` is that of the node
+        The outcome. If all nodes have failed, the error names each of them, and ``Retry-After`` is that of the node
         that may be asked again first.
     """
     if nodes.alone:

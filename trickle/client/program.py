@@ -38,8 +38,8 @@ class Program:
 
         Args:
             command: its path and its arguments.
-            takes_input: it reads its standard input, and what it writes is dropped; else it writes its standard output,
-                and has nothing to read.
+            takes_input: it reads its standard input, and its output is dropped; else it writes its standard output, and
+                has nothing to read.
 
         Raises:
             OSError: it cannot be started.

@@ -75,10 +75,10 @@ class Retries:
     client failed for the same reason and was counted: this one costs nothing.
 
     Args:
-        backoff, budget: delays after refusals, and what pays for retries.
-        reconnect_s: how long a server that was there may be away, in seconds; ``None``: for ever, and no refusal for
-            the moment is final.
-        wait_s: how long one, or a channel, that was never there is waited for.
+        backoff, budget: delays after refusals, and the tokens that pay for retries.
+        reconnect_s: how long a server that was there may be away, in seconds; ``None``: for ever, and no passing
+            refusal is final.
+        wait_s: how long the client waits for a server, or a channel, that was never there.
 
     Attributes:
         failures: refusals in a row.
@@ -123,7 +123,7 @@ class Retries:
         self._was_back = False  # the present outage's delays have begun anew
         self.tries = 0
 
-    # What went well.
+    # Successes.
 
     def succeeded(self) -> None:
         """Count a request that succeeded: the row of refusals ends, and the budget grows. An outage goes on: the

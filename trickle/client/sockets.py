@@ -62,7 +62,7 @@ READ_BYTES: Final = 120 * 1024
 from 128 KiB on, the C library maps new pages for each read (``M_MMAP_THRESHOLD``), at three times the CPU."""
 
 MAX_STEPS: Final = 16
-"""So many tasks run in one callback, one after the other. Then others get their turn."""
+"""At most this many tasks run in one callback, one after the other. Then others get their turn."""
 
 _DUE: Final[dict[AbstractEventLoop, list[Waiter]]] = {}
 """Of each loop that runs tasks in :meth:`Waiter.wake_now` at this moment: the waiters whose tasks follow."""
@@ -94,7 +94,7 @@ class SocketStream(ByteStream):
         # Reading.
         self.receive_s: float | None = None
         self._received = b""  # bytes that no task has taken
-        self._end: type[Exception] | None = None  # what receive() raises behind them: no others come
+        self._end: type[Exception] | None = None  # the error that receive() raises behind them: no others come
         self._failure: OSError | None = None  # the cause of it
         # Waiting.
         self._scope: anyio.CancelScope | None = None  # of the present wait under trio
@@ -292,7 +292,7 @@ class SocketStream(ByteStream):
 
 
 class Waiter:
-    """What one task of the present event loop of asyncio waits for, as often as it likes.
+    """An object that one task of the present event loop of asyncio waits for, as often as it likes.
 
     A wake that comes while it does not wait is nothing.
     """
@@ -353,7 +353,7 @@ class Waiter:
             self._loop.call_soon(wake, self, context=self._in)
         return wake is not None
 
-    # What asyncio's tasks and anyio call; see asyncio.Future.
+    # Methods that asyncio's tasks and anyio call; see asyncio.Future.
 
     def add_done_callback(self, fn: Callable[[Waiter], object], /, *, context: Context) -> None:
         """A task waits."""
@@ -370,7 +370,7 @@ class Waiter:
         return self._schedule(CancelledError() if msg is None else CancelledError(msg))
 
     def result(self) -> None:
-        """Raise in the task what it gets."""
+        """Raise in the task the error that it gets, if it gets one."""
         if self._error is not None:
             error, self._error = self._error, None
             raise error

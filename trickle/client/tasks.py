@@ -92,7 +92,7 @@ class HomeLoop:
     The client's tasks and connections belong to that loop. In another one, a call would wait for them for ever.
 
     Args:
-        client: what it is, for the error.
+        client: its name in the error.
     """
 
     __slots__ = ("_client", "_loop", "_present")
@@ -126,7 +126,7 @@ class HomeLoop:
 
 
 async def beside(work: Callable[[], Coroutine[Any, Any, None]], wait: Callable[[], Awaitable[T]]) -> T:
-    """Return what ``wait`` returns, and do ``work`` in a second task until then. An error of either is raised."""
+    """Return the result of ``wait``, and do ``work`` in a second task until then. An error of either is raised."""
     try:
         async with anyio.create_task_group() as tasks:
             tasks.start_soon(work)

@@ -468,7 +468,7 @@ class ProgramTables:
 
     Attributes:
         streams: the type of each stream of the programs (table 2-34), by PID.
-        descriptors: what the tables tell of each stream (section 2.6), by PID.
+        descriptors: the descriptors of each stream in the tables (section 2.6), by PID.
         damaged: the number of sections whose check sum was wrong.
         is_complete: a PAT has come, and after it a PMT that the PAT names.
     """
@@ -565,7 +565,7 @@ def nal_units(data: bytes, most: int = -1) -> list[bytes]:
     """Take H.264 or HEVC with start codes (annex B of both) apart. The last unit may be cut off.
 
     Args:
-        most: the number of units; what comes behind them is a part of the last one. -1: any number.
+        most: the number of units; the bytes behind them are a part of the last one. -1: any number.
     """
     # A unit never ends with a zero byte: such bytes belong to the start code behind it, or pad.
     return [unit for part in data.split(b"\0\0\1", most)[1:] if (unit := part.rstrip(b"\0"))]

@@ -81,8 +81,8 @@ def channel_of(channel: str, rung: Rung, ladder: tuple[Rung, ...]) -> str:
 def ladder_name(channel: str) -> str:
     """The name of the ladder that a channel belongs to, if it belongs to one: ``cam`` for ``cam_720p``.
 
-    What must keep the channels of a ladder together goes by this name. A channel that belongs to none may have such a
-    name, too.
+    Code that must keep the channels of a ladder together goes by this name. A channel that belongs to none may have
+    such a name, too.
     """
     while True:
         name, _, rung = channel.rpartition("_")

@@ -187,9 +187,9 @@ class Timeline:
 
     @property
     def shift(self) -> int | None:
-        """What is added to the source's times now, in ticks; ``None`` before the first packet of a source.
+        """The ticks that are now added to the source's times; ``None`` before the first packet of a source.
 
-        For what follows the streams and has no say in their time line, as text does.
+        For data that follows the streams and has no say in their time line, such as text.
         """
         return self._anchors[-1].shift if self._anchors else None
 
