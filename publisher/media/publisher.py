@@ -303,7 +303,8 @@ class MediaPublisher:
         Args:
             packet: of ``packet.stream``, in decoding order. One stream of each kind is published. Another picture
                 stream should begin with a keyframe: what comes before its first one, for up to 10 s, cannot be decoded,
-                and is left out and counted (``frames_dropped``). Another sound begins with the next keyframe.
+                and is left out and counted (``frames_dropped``). Another sound waits for the next keyframe, so that its
+                beginning is sent up to a group of pictures late; its times stay.
             captured_at: when it was captured, in seconds of Unix time; ``None``: now.
 
         Raises:
