@@ -150,7 +150,8 @@ class Publisher:
     Args:
         url: the channel, ``http[s]://host:port/trickle/CHANNEL``; or several such URLs, one for each node of a cluster
             (a list, or one text with commas between them). It publishes at the first node, at the one that owns the
-            channel once a node has named it and it is among them, and at another one when that fails.
+            channel once a node has named it and it is among them, and at another one when that fails. A query
+            (``?token=…``) is sent with each request.
         content_type: the media type of the segments.
         start: ``"resume"`` goes on where the channel is (the server is asked; a new channel begins at 0),
             ``"reset"`` does the same and closes what an earlier publisher left open. A number begins there; the server

@@ -150,7 +150,8 @@ class Subscriber:
 
     Args:
         url: the channel's URL; or several, one for each node of a cluster (a list, or one text with commas between
-            them). It reads at the first node, and at another one when that fails.
+            them). It reads at the first node, and at another one when that fails. A query (``?token=…``) is sent with
+            each request.
         start: ``"next"`` (the next segment to begin), ``"current"`` (the newest one that has begun), ``"earliest"``
             (the oldest one that is kept), N, -N (-1 is ``next``, -2 ``current``), or a :class:`Position` (or its text,
             ``128@3:9f86d081884c7d65``). A number that the channel has not come to counts as ``next``, or raises

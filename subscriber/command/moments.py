@@ -169,10 +169,10 @@ class Timetable:
     async def ask(self, query: str) -> Answer:
         """Ask for segments: the first node that can be reached."""
         nodes = channel_urls(self.url)
-        route = f"{ROUTE}/{quote(nodes[0].channel, safe='')}/segments?{query}"
+        route = f"{ROUTE}/{quote(nodes[0].channel, safe='')}/segments?"
         for node in nodes:
             try:
-                response = await self.fetch(node.root, route)
+                response = await self.fetch(node.root, route + (f"{node.query}&" if node.query else "") + query)
                 break
             except ConnectionLost:
                 if node is nodes[-1]:

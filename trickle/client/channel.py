@@ -51,6 +51,7 @@ class Channel:
 
     Args:
         url: the channel, ``http[s]://host:port/trickle/CHANNEL``; or several such URLs, one for each node of a cluster.
+            A query (``?token=…``) is sent with each request.
         headers: sent with every request.
         auth: a token, or any authentication that httpx knows.
         verify: whether and how the server's certificate is checked, as in httpx.

@@ -7,6 +7,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from datetime import datetime
 from typing import Any, Final
+from urllib.parse import urlsplit
 
 import httpx
 
@@ -81,7 +82,7 @@ async def list_channels(
     """List the channels of a server, or of the cluster that it belongs to.
 
     Args:
-        url: any URL on the server that has its control plane.
+        url: any URL on the server that has its control plane. Its query is sent along.
         auth: a token, or any authentication that httpx knows.
         verify: whether and how the server's certificate is checked, as in httpx.
         timeout_s: the deadline of the answer, in seconds.
@@ -135,7 +136,7 @@ async def fetch_channels(
     """Ask a server for its channels, with all that it says of them.
 
     Args:
-        url: any URL on the server.
+        url: any URL on the server. Its query is sent along, since it may hold an access token.
         tls, auth, within_s: as of :func:`.control.ask`.
 
     Returns:
@@ -148,7 +149,8 @@ async def fetch_channels(
         RemoteProtocolError: this is not a tricklecast server.
     """
     root = server_url(url)
-    response = await ask(root, ROUTE, tls, auth, within_s=within_s)
+    query = urlsplit(url).query
+    response = await ask(root, f"{ROUTE}?{query}" if query else ROUTE, tls, auth, within_s=within_s)
     status = response.status_code
     match status, json_of(response):
         case 200, {"channels": [*channels]} as answer if all(isinstance(channel, dict) for channel in channels):

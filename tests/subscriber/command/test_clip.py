@@ -9,6 +9,7 @@ import subprocess
 import time
 from collections.abc import Iterator
 from datetime import UTC, datetime
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -172,6 +173,21 @@ def test_a_channel_that_drains_while_it_is_clipped(
     assert is_whole, said
     assert "missed" not in said
     assert decode(tmp_path / "clips" / "x.mp4").hashes["video"] == wanted.hashes["video"][: 3 * GOP]
+
+
+def test_the_query_of_the_url_is_sent_along(monkeypatch: pytest.MonkeyPatch) -> None:
+    """An access token in the URL goes with the question when segments were published, too."""
+    asked: list[str] = []
+
+    async def fetch(_: Timetable, root: str, route: str) -> httpx.Response:
+        asked.append(root + route)
+        return httpx.Response(200, json={"epoch": 1, "next_seq": 0, "segments": []})
+
+    monkeypatch.setattr(Timetable, "fetch", fetch)
+    for query in ("?token=t", ""):
+        in_loop(partial(Timetable(f"http://host/trickle/cam{query}").since, LONG_AGO))
+    route = "http://host/api/v1/channels/cam/segments?"
+    assert asked == [f"{route}{query}since=3600000ms&from=0&limit=1" for query in ("token=t&", "")]
 
 
 def test_the_segments_of_a_recording_that_were_on_their_way() -> None:
