@@ -93,7 +93,8 @@ def _contracts() -> list[Path]:
 
 
 def _cores() -> list[Path]:
-    return [*_modules("app/core"), *(path for path in _modules("publisher", "subscriber") if path.name == "core.py")]
+    of_clients = (path for path in _modules("publisher", "subscriber") if path.name in ("core.py", "numbering.py"))
+    return [*_modules("app/core"), *of_clients]
 
 
 def _name(path: Path) -> str:
