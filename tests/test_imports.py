@@ -28,12 +28,19 @@ def loaded_by(program: str) -> set[str]:
         "import tricklecast",
         "from tricklecast import Channel, Publisher, Subscriber",
         "from tricklecast.subscriber import record",
+        "from tricklecast import list_channels",
+        "import tricklecast.trickle.client.control",
         "import tricklecast.media",  # with PyAV when it is used
     ],
 )
 def test_clients_load_no_commands_and_no_server(program: str) -> None:
     """Whatever is installed: loading it would make each program that publishes or subscribes start later."""
     assert loaded_by(program) & set(NOT_FOR_CLIENTS) == set()
+
+
+def test_clients_without_async_load_no_more() -> None:
+    """But what reads JSON, for `messages()` and `lines()`."""
+    assert loaded_by("import tricklecast.sync") & set(NOT_FOR_CLIENTS) == {"orjson"}
 
 
 def test_the_clients_load_no_event_loop() -> None:

@@ -13,10 +13,8 @@ from dataclasses import dataclass
 from datetime import UTC, datetime
 from datetime import time as clock
 from email.utils import parsedate_to_datetime
-from typing import Any, Final, Self
+from typing import TYPE_CHECKING, Any, Final, Self
 from urllib.parse import quote
-
-import httpx
 
 from tricklecast.trickle.amounts import parse_duration
 from tricklecast.trickle.client.arguments import channel_urls
@@ -25,6 +23,9 @@ from tricklecast.trickle.client.listing import ROUTE, error_of
 from tricklecast.trickle.errors import ChannelNotFound, ConnectionLost, InvalidInput, RemoteProtocolError, TrickleError
 from tricklecast.trickle.terminal import NO_CREDENTIALS, Credentials
 from tricklecast.trickle.wire import redacted
+
+if TYPE_CHECKING:
+    import httpx
 
 NEAR_S: Final = 1.5
 """A moment is as exact as this, in seconds: the server's clock comes in whole ones."""

@@ -8,17 +8,18 @@ import ssl
 import sys
 from collections.abc import Awaitable, Callable
 from functools import partial
-from typing import Any, Final
+from typing import TYPE_CHECKING, Any, Final
 
 import anyio
-import httpx
 
 from tricklecast.trickle.client import faults
 from tricklecast.trickle.client.arguments import Auth, httpx_auth
-from tricklecast.trickle.client.bridge import TrickleTransport
 from tricklecast.trickle.client.exchange import first_line
 from tricklecast.trickle.errors import ConnectionLost, Refused, RemoteProtocolError, TrickleError
 from tricklecast.trickle.wire import printable, redacted
+
+if TYPE_CHECKING:
+    import httpx
 
 TIMEOUT_S: Final = 10.0
 
@@ -50,6 +51,10 @@ async def ask(
         ConnectionLost: the server does not answer. RemoteProtocolError: that is no answer of HTTP.
         Refused: the server wants another certificate of its clients.
     """
+    import httpx  # it takes longer to load than both clients, and few programs ask the control plane
+
+    from tricklecast.trickle.client.bridge import TrickleTransport
+
     transport = TrickleTransport(True if tls is None else tls)
     shown = redacted(root)
     try:

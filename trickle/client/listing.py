@@ -6,10 +6,8 @@ import ssl
 from collections.abc import Iterator
 from dataclasses import dataclass
 from datetime import datetime
-from typing import Any, Final
+from typing import TYPE_CHECKING, Any, Final
 from urllib.parse import urlsplit
-
-import httpx
 
 from tricklecast.trickle.client.arguments import Auth, check_number, check_verify, server_url
 from tricklecast.trickle.client.control import TIMEOUT_S, ask, json_of
@@ -17,6 +15,9 @@ from tricklecast.trickle.client.exchange import first_line
 from tricklecast.trickle.errors import RemoteProtocolError, TrickleError, error_for
 from tricklecast.trickle.paths import is_reserved
 from tricklecast.trickle.wire import redacted
+
+if TYPE_CHECKING:
+    import httpx
 
 ROUTE: Final = "/api/v1/channels"
 

@@ -43,7 +43,7 @@ def fetch(answer: httpx.Response | Exception, url: str = "http://host:2939/trick
         return answer
 
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr("tricklecast.trickle.client.control.TrickleTransport", lambda tls: httpx.MockTransport(handler))
+        patch.setattr("tricklecast.trickle.client.bridge.TrickleTransport", lambda tls: httpx.MockTransport(handler))
         return asyncio.run(fetch_channels(url))
 
 
@@ -86,7 +86,7 @@ def test_a_bad_url_is_refused() -> None:
 def listed(answer: dict[str, Any]) -> tricklecast.Channels:
     with pytest.MonkeyPatch.context() as patch:
         transport = httpx.MockTransport(lambda request: httpx.Response(200, json=answer))
-        patch.setattr("tricklecast.trickle.client.control.TrickleTransport", lambda tls: transport)
+        patch.setattr("tricklecast.trickle.client.bridge.TrickleTransport", lambda tls: transport)
         return asyncio.run(list_channels("http://host:2939"))
 
 
