@@ -287,28 +287,16 @@ def _arguments(function: Callable[..., Any]) -> list[tuple[str, object, object]]
     ],
 )
 def test_options_are_those_of_the_twin(options: type, twin: type, missing: set[str]) -> None:
-    """With the same types. Those that are missing are refused, and not passed on."""
+    """With the same types; only `auth` takes nothing of httpx's. Those that are missing are refused."""
     theirs = get_type_hints(getattr(twin, "__init__"), localns={"httpx": httpx})  # noqa: B009
-    ours = get_type_hints(options, localns={"httpx": httpx})
+    ours = get_type_hints(options)
     arguments = set(inspect.signature(twin).parameters) - {"url"}
     assert arguments - set(ours) == missing
-    assert {name for name in ours if ours[name] != theirs[name]} == set()
+    assert {name for name in ours if ours[name] != theirs[name]} == {"auth"}
+    assert ours["auth"] == str | tuple[str, str] | None
     for name in missing:
         with pytest.raises(TypeError, match=f"unexpected keyword argument '{name}'"):
             getattr(sync, twin.__name__)("http://host/trickle/cam", **{name: None})
-
-
-def test_an_authentication_of_httpx(url: str) -> None:
-    """It is called in the client's thread."""
-    called: list[str] = []
-
-    def auth(request: httpx.Request) -> httpx.Request:
-        called.append(threading.current_thread().name)
-        return request
-
-    with Publisher(url, auth=auth) as publisher:
-        publisher.publish(b"a")
-    assert set(called) == {"tricklecast.sync"}
 
 
 @pytest.mark.parametrize("kind", [Publisher, SegmentWriter, JsonLines, Subscriber, Messages, Segment, Channel])
@@ -321,6 +309,11 @@ def test_signatures_have_types_and_nothing_of_httpx(kind: type) -> None:
             assert "return" in hints
             assert set(inspect.signature(function).parameters) <= {"self", *hints}
             assert "httpx" not in repr(hints)
+
+
+def test_list_channels_takes_a_token_or_a_pair() -> None:
+    """And nothing of httpx."""
+    assert get_type_hints(sync.list_channels)["auth"] == str | tuple[str, str] | None
 
 
 def test_without_blocks(url: str) -> None:

@@ -13,10 +13,10 @@
 
 The classes have the names, arguments, attributes, methods and errors of those in :mod:`tricklecast`. Write ``with``,
 ``for`` and ``next()`` instead of ``async with``, ``async for`` and ``anext()``, and leave ``await`` out. Arguments that
-belong to an event loop of the program (``transport``, ``client``) are refused, an ``auth`` of httpx is called in the
-client's thread, and a ``for`` alone does not open a client: use its block. ``subscriber.messages()`` and ``lines()``
-stand for ``json_messages`` and ``json_lines``. A function that works until its end needs no client: ``anyio.run(record,
-url, "folder")``.
+belong to an event loop of the program (``transport``, ``client``, an ``auth`` of httpx's own) are for the asynchronous
+classes alone: here ``auth`` is a token, or a pair of user and password. A ``for`` alone does not open a client: use its
+block. ``subscriber.messages()`` and ``lines()`` stand for ``json_messages`` and ``json_lines``. A function that
+works until its end needs no client: ``anyio.run(record, url, "folder")``.
 
 Each client runs in an event loop in a thread of its own; a call is sent there and waits for its result. Any number of
 threads may share a publisher. Ctrl-C interrupts a call that waits, and cancels it in that thread. Python sends it to
@@ -52,7 +52,7 @@ from tricklecast.subscriber.client import ReadingOptions
 from tricklecast.subscriber.events import OnEvent
 from tricklecast.subscriber.messages import OnError
 from tricklecast.subscriber.segment import READ_LIMIT, OnBroken
-from tricklecast.trickle.client.arguments import Auth, URLs, check_options
+from tricklecast.trickle.client.arguments import URLs, check_options
 from tricklecast.trickle.client.channel import Head
 from tricklecast.trickle.client.control import TIMEOUT_S
 from tricklecast.trickle.client.listing import Channels
@@ -77,7 +77,7 @@ class PublisherOptions(PublishingOptions, total=False):
     content_type: str
     start: int | Literal["resume", "reset"]
     when_full: Literal["wait", "drop"]
-    auth: Auth | None
+    auth: str | tuple[str, str] | None
     on_event: Callable[[PublisherEvent], None] | None
 
 
@@ -86,7 +86,7 @@ class SubscriberOptions(ReadingOptions, total=False):
 
     start: AnyStart
     on_broken: OnBroken
-    auth: Auth | None
+    auth: str | tuple[str, str] | None
     on_event: OnEvent | None
 
 
@@ -94,7 +94,7 @@ class ChannelOptions(TypedDict, total=False):
     """The arguments of :class:`Channel`, which :class:`tricklecast.Channel` explains."""
 
     headers: Mapping[str, str] | None
-    auth: Auth | None
+    auth: str | tuple[str, str] | None
     verify: ssl.SSLContext | bool
     timeout_s: float
 
@@ -575,7 +575,7 @@ class Channel(_Client[tricklecast.Channel]):
 def list_channels(
     url: str,
     *,
-    auth: Auth | None = None,
+    auth: str | tuple[str, str] | None = None,
     verify: ssl.SSLContext | bool = True,
     timeout_s: float = TIMEOUT_S,
 ) -> Channels:

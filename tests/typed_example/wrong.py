@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import httpx
+
 from tricklecast import Publisher, Subscriber, sync
 from tricklecast.media import MediaPublisher, frames, relay
 from tricklecast.subscriber import json_lines, json_messages, record
@@ -26,6 +28,16 @@ async def mistyped() -> None:
     json_lines(URL, headers=["X"])  # type: ignore[arg-type]
     sync.Subscriber(URL, reconnect_s="30 s")  # type: ignore[arg-type]
     await record(URL, "words", refresh_s="30")  # type: ignore[arg-type]
+
+
+def of_httpx() -> None:
+    """It belongs to the asynchronous classes."""
+    auth = httpx.BasicAuth("user", "password")
+    sync.Publisher(URL, auth=auth)  # type: ignore[arg-type]
+    sync.Publisher(URL, transport=None)  # type: ignore[call-arg]
+    sync.Subscriber(URL, auth=auth)  # type: ignore[arg-type]
+    sync.Channel(URL, auth=auth)  # type: ignore[arg-type]
+    sync.list_channels(URL, auth=auth)  # type: ignore[arg-type]
 
 
 async def misspelt_words() -> None:
