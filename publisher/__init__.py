@@ -8,7 +8,17 @@ if TYPE_CHECKING:
     from tricklecast.publisher.client import Publisher as Publisher
     from tricklecast.publisher.core import Closed as Closed
     from tricklecast.publisher.core import Receipt as Receipt
+    from tricklecast.publisher.events import Disconnected as Disconnected
+    from tricklecast.publisher.events import Failed as Failed
+    from tricklecast.publisher.events import Finished as Finished
+    from tricklecast.publisher.events import Forgotten as Forgotten
     from tricklecast.publisher.events import PublisherEvent as PublisherEvent
+    from tricklecast.publisher.events import Reconnected as Reconnected
+    from tricklecast.publisher.events import Renumbered as Renumbered
+    from tricklecast.publisher.events import Retrying as Retrying
+    from tricklecast.publisher.events import SegmentBegun as SegmentBegun
+    from tricklecast.publisher.events import SegmentLost as SegmentLost
+    from tricklecast.publisher.events import SegmentPublished as SegmentPublished
     from tricklecast.publisher.lines import JsonLines as JsonLines
     from tricklecast.publisher.segments import PublisherStatistics as PublisherStatistics
     from tricklecast.publisher.segments import SegmentWriter as SegmentWriter
@@ -18,7 +28,10 @@ __all__, __getattr__, __dir__ = lazy(
     {
         ".client": "Publisher",
         ".core": "Closed Receipt",
-        ".events": "PublisherEvent",
+        ".events": (
+            "Disconnected Failed Finished Forgotten PublisherEvent Reconnected Renumbered Retrying SegmentBegun "
+            "SegmentLost SegmentPublished"
+        ),
         ".lines": "JsonLines",
         ".segments": "PublisherStatistics SegmentWriter",
     },

@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import logging
+from typing import get_args
 
 import pytest
 
+from tricklecast import publisher
 from tricklecast.publisher.core import Closed, Receipt
 from tricklecast.publisher.events import (
     Disconnected,
@@ -62,6 +64,11 @@ def test_what_comes_with_each_segment_is_not_made_for_nobody(caplog: pytest.LogC
         assert PublisherReporter(print, "cam", lambda: 0.0).is_detailed
     with caplog.at_level(logging.DEBUG, "tricklecast.publisher"):
         assert PublisherReporter(None, "cam", lambda: 0.0).is_detailed
+
+
+def test_the_package_has_all_events() -> None:
+    """As that of the subscriber does."""
+    assert {getattr(publisher, kind.__name__) for kind in get_args(PublisherEvent)} == set(get_args(PublisherEvent))
 
 
 def test_an_outage_is_told_once() -> None:

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from typing import assert_never
 
+from tricklecast import publisher as publishing
+from tricklecast import subscriber as subscribing
 from tricklecast.publisher import PublisherEvent
-from tricklecast.publisher import events as publishing
 from tricklecast.subscriber import SubscriberEvent
-from tricklecast.subscriber import events as subscribing
 
 
 def published(event: PublisherEvent) -> str:
