@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import functools
 import subprocess
 import sys
@@ -292,6 +293,24 @@ def future_of(picture: int) -> Any:
 async def test_what_can_be_awaited_is_awaited(anyio_backend: str) -> None:
     """Also if it is no coroutine."""
     assert await _Called(future_of)(21) == 42
+
+
+async def test_a_thread_has_no_event_loop() -> None:
+    """Which a plain function that wants one is told, wherever it runs."""
+
+    def wants_a_loop(picture: int) -> int:
+        asyncio.get_running_loop()
+        return picture
+
+    def fails(picture: int) -> int:
+        raise RuntimeError("of its own")
+
+    with pytest.raises(RuntimeError, match="no running event loop") as raised:
+        await _Called(wants_a_loop)(21)
+    assert "worker thread" in raised.value.__notes__[0]
+    with pytest.raises(RuntimeError, match="of its own") as raised:
+        await _Called(fails)(21)
+    assert not hasattr(raised.value, "__notes__")
 
 
 async def test_a_function_needs_none_of_the_programs_threads(anyio_backend: str) -> None:

@@ -113,9 +113,12 @@ async def relay(
         source: the channel to read, or its URLs at the nodes of a cluster.
         target: the channel to publish, likewise.
         function: any callable that takes a numpy array (HxWx3, uint8) and returns one, or ``None`` to drop the picture.
-            It runs in a worker thread; if it or its ``__call__`` is ``async``, in the event loop. A result that can be
-            awaited is awaited in the event loop. A function that computes is best a plain one: an ``async`` one that
-            keeps the event loop for more than 100 ms between two awaits holds up all else, and is warned of once.
+            An ``async def``, a ``partial`` of one, or an object whose ``__call__`` is one runs in the event loop. Any
+            other callable runs in a worker thread, where no event loop runs (``asyncio.create_task`` fails there), also
+            a lambda; if it returns something that can be awaited, as ``lambda picture: f(picture)`` does for an
+            ``async def f``, that is awaited in the event loop. A function that computes is best a plain one: an
+            ``async`` one that keeps the event loop for more than 100 ms between two awaits holds up all else, and is
+            warned of once.
         audio: whether the source may have sound.
         format: the pixel format of the arrays. ``None``: the function takes and returns ``av.VideoFrame``.
         start: the first segment of the source, as for :func:`frames`.
@@ -204,6 +207,9 @@ def _sum(before: MediaStatistics | None, now: MediaStatistics) -> MediaStatistic
     return replace(now, **{name: getattr(before, name) + getattr(now, name) for name in names})
 
 
+_IN_A_THREAD: Final = "relay() calls it in a worker thread, which has no event loop; an async def runs in the loop"
+
+
 class _Called:
     """Calls the function of a relay: an ``async`` one in the event loop, any other one in a worker thread.
 
@@ -224,7 +230,12 @@ class _Called:
         if self._is_async:
             result = function(picture)
         else:
-            result = await to_thread.run_sync(function, picture, limiter=self._threads)
+            try:
+                result = await to_thread.run_sync(function, picture, limiter=self._threads)
+            except RuntimeError as error:
+                if "no running event loop" in str(error):
+                    error.add_note(_IN_A_THREAD)
+                raise
         if inspect.iscoroutine(result):
             return await _Timed(result, self._took)
         return await result if inspect.isawaitable(result) else result
