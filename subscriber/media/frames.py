@@ -196,8 +196,10 @@ def frames(
     if format is not None:
         _check_format(format)
     if reconnect:
-        if subscriber.keys() & {"wait_for_channel_s", "reconnect_s", "transport"}:
-            raise InvalidInput("reconnect=True waits without a limit; it takes client=, not transport=")
+        if limits := sorted(subscriber.keys() & {"wait_for_channel_s", "reconnect_s"}):
+            raise InvalidInput(f"reconnect=True waits without a limit: leave {' and '.join(limits)} out")
+        if "transport" in subscriber:
+            raise InvalidInput("reconnect=True makes a subscriber for each life: pass client= instead of transport=")
         subscriber |= {"wait_for_channel_s": None, "reconnect_s": None}
         if Start.parse(start).reads_all:  # later subscribers begin at positions
             subscriber.setdefault("on_lag", OnLag.EARLIEST)
