@@ -1,7 +1,7 @@
 """A request's body that is written while it is being sent, and kept so that it can be sent again.
 
-One writer at a time. As long as the connection takes what is written, a chunk goes from the writer's own task straight
-to the socket. Only where the socket has no room, the writer waits until the request's task has found some.
+One writer at a time. As long as the connection takes its chunks, they go from the writer's own task straight to the
+socket. Only where the socket has no room, the writer waits until the request's task has found some.
 
 All segments of a publisher share one :class:`Buffer`. It holds all that the server has not confirmed: so a segment is
 sent again after a lost connection, and segments that come during an outage wait for its end. Where it is full, a
@@ -22,10 +22,10 @@ from tricklecast.trickle.client.connection import BodyWriter, LiveBody
 from tricklecast.trickle.client.tasks import Notifier
 
 CHUNK_OVERHEAD: Final = 64
-"""Counted on top of each chunk's bytes: about what CPython needs to keep it, so that small ones cannot add up."""
+"""Bytes counted on top of each chunk's own: about those that CPython needs to keep it, so small ones cannot add up."""
 
 BURST: Final = 32
-"""After so many chunks other tasks get their turn: a millisecond, for chunks of 64 KiB."""
+"""After this many chunks other tasks get their turn: a millisecond, for chunks of 64 KiB."""
 
 
 class Buffer:
@@ -33,7 +33,7 @@ class Buffer:
 
     Args:
         limit: how many bytes are kept, :data:`CHUNK_OVERHEAD` for each chunk included. Each body may hold one chunk
-            more, so that a full buffer never stops a connection that takes what it is given.
+            more, so that a full buffer never stops a connection that takes its bytes.
         used: how many of them are taken.
     """
 
@@ -77,7 +77,7 @@ class Body:
         self._chunks: deque[bytes] = deque()
         self._let_go = 0
         self._held_bytes = 0
-        self.retains = True  # what was written is kept for the next request
+        self.retains = True  # written chunks are kept for the next request
         self._sending: Sending | None = None
         self._resting = False
         self._stopped = False
@@ -149,7 +149,7 @@ class Body:
     def put_nowait(self, chunk: bytes) -> bool:
         """Hand one chunk over without waiting; ``False`` if the body was stopped, or too much waits already.
 
-        What was written is let go first, if that is needed to keep the chunk.
+        The body lets written chunks go first, if it needs their room to keep this one.
         """
         size = len(chunk) + CHUNK_OVERHEAD
         if not self._stopped and not self._has_room(size) and self._sending is not None:
@@ -214,7 +214,7 @@ class Body:
         self._buffer.used += size
         self.handed += len(chunk)
         if self._sending is None or not self._sending.push():
-            self.changes.notify()  # who reads the body
+            self.changes.notify()  # the task that reads the body
 
     def let_go_of(self, count: int) -> None:
         """Hold the chunks below this number no more: the body cannot be sent again."""
@@ -232,7 +232,7 @@ class Body:
             self._buffer.give_back(size)
 
     def _is_open_to(self, writer: int) -> bool:
-        """Whether what this writer hands over still belongs here; writers are counted."""
+        """Whether the chunks of this writer still belong here; writers are counted."""
         return not self._stopped and writer == self._writers
 
     def _lacks(self, at: int) -> bool:
@@ -291,7 +291,7 @@ class Sending(LiveBody):
         self._writer = None
 
     def push(self) -> bool:
-        """Write what was handed over, as far as there is room; ``False`` if nothing can be written now."""
+        """Write the chunks that were handed over, as far as there is room; ``False`` if nothing can be written now."""
         body, writer, taken = self._body, self._writer, self.taken
         if writer is None or self._waits:
             return False

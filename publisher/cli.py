@@ -211,8 +211,8 @@ async def _run_ladder(url: str, values: Mapping[str, Any], start: Any, options: 
         raise typer.BadParameter("each rung of a --ladder has its bit rate", param_hint="--video-bitrate")
     if start == "reset":
         raise typer.BadParameter("the rungs of a --ladder resume, or begin with a number", param_hint="--start")
-    what, media = _media({**values, "transcode": True})
-    return await run_ladder(url, SharedInput(what, media, ladder).rungs, ladder, start=start, **options)
+    source, media = _media({**values, "transcode": True})
+    return await run_ladder(url, SharedInput(source, media, ladder).rungs, ladder, start=start, **options)
 
 
 def parse_buffer(text: str) -> dict[str, Any]:
@@ -267,7 +267,7 @@ def _media(values: Mapping[str, Any]) -> tuple[Input, MediaOptions]:
     for key, equals, value in pairs:
         if not key or not equals:
             raise typer.BadParameter(f"--input-option is KEY=VALUE, not {key + equals + value!r}")
-    what = Input.parse(values["source"], {key: value for key, _, value in pairs}, realtime=values["realtime"])
+    source = Input.parse(values["source"], {key: value for key, _, value in pairs}, realtime=values["realtime"])
     options = MediaOptions(
         container=values["container"],
         min_segment_s=checked("--min-segment", parse_duration, values["min_segment"]),
@@ -278,12 +278,12 @@ def _media(values: Mapping[str, Any]) -> tuple[Input, MediaOptions]:
         reconnect_for_s=checked("--reopen-for", parse_duration, values["reopen_for"]),
         plays=checked("--loop", _plays, values["loop"]),
     )
-    if options.plays != 1 and what.kind is not Kind.FILE:
-        raise typer.BadParameter(f"only a file can be played again, not {what.name}", param_hint="--loop")
-    if what.kind is Kind.GENERATED:
+    if options.plays != 1 and source.kind is not Kind.FILE:
+        raise typer.BadParameter(f"only a file can be played again, not {source.name}", param_hint="--loop")
+    if source.kind is Kind.GENERATED:
         checked("INPUT", TestOptions.parse, values["source"])
     need_pyav()
-    return what, options
+    return source, options
 
 
 def _encoding(values: Mapping[str, Any]) -> Encoding | None:

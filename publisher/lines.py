@@ -2,7 +2,7 @@
 
 A line is one chunk, so readers have it at once, and whole. Many lines share a segment, which costs the server less than
 a segment for each. A segment ends a while after its first line, also if no further line comes, or when it has enough
-lines or bytes. No line goes on over the end of a segment: who begins at any segment misses no half of one.
+lines or bytes. No line goes on over the end of a segment: a reader that begins at any segment gets no half of one.
 """
 
 from __future__ import annotations

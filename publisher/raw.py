@@ -84,7 +84,7 @@ class ByLine(Splitter):
 
 
 class ByTime(Splitter):
-    """Segments that last so many seconds from their first byte."""
+    """Segments that last ``seconds`` from their first byte."""
 
     def __init__(self, seconds: float) -> None:
         self._seconds = seconds

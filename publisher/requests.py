@@ -56,7 +56,7 @@ class Requests:
         return self._send("DELETE", str, self._polite | _pinned(epoch), attempt)
 
     def give_up(self, seq: int, epoch: int | None) -> Awaitable[ExchangeOutcome]:
-        """Tell the server that no more will come of a segment: what it has is a part."""
+        """Tell the server that no more will come of a segment: the bytes it has are a part."""
         headers = {wire.TRUNCATED: "dropped"} | _pinned(epoch)
         return self._send("DELETE", methodcaller("segment", seq), headers, seq=seq)
 

@@ -1,4 +1,4 @@
-"""One run of ``tricklecast publish``: a source, a publisher, and what people see of it."""
+"""One run of ``tricklecast publish``: a source, a publisher, and the lines that people see."""
 
 from __future__ import annotations
 
@@ -62,7 +62,7 @@ async def run(
     and the segment is closed as truncated.
 
     Args:
-        source: what to publish. It is opened first: a source that cannot be read creates no channel.
+        source: the input. It is opened first: a source that cannot be read creates no channel.
 
     Raises:
         TrickleError: the source cannot be read, or the channel cannot be published to.
@@ -93,7 +93,7 @@ async def run(
                 status.say(f"warning: {event}")
 
     def made() -> Publisher:
-        """A publisher of what the source is, which is known once it is open."""
+        """A publisher of the source's media type, which is known once it is open."""
         options["headers"] = {CLIENT: _client_name()}
         if not source.drops:  # it waits, and finds room, or the end of the publisher, before this
             options["buffer_s"] = ENDLESS_S
@@ -136,7 +136,7 @@ async def run(
                     if telling is not None:
                         await telling.stop()
     except (ChannelBusy, Superseded) as error:
-        raise TrickleError(_who_else(error)) from error
+        raise TrickleError(_other_publisher(error)) from error
     finally:
         if feed is not None and not isinstance(publisher.error, ChannelBusy):
             unconfirmed = feed.conclude()
@@ -157,22 +157,22 @@ async def _tell_watch_page(url: str, tls: ssl.SSLContext | bool, say: Callable[[
 
 
 def _client_name() -> str:
-    """The name that the server's log shows, and other publishers, who are refused: of the host, and of this run."""
+    """The name in the server's log and in its refusals of other publishers: of the host, and of this run."""
     host = re.sub(r"[^A-Za-z0-9.-]", "-", socket.gethostname())
     return f"{host[:40]}-{secrets.token_hex(2)}"
 
 
-def _who_else(error: ChannelBusy | Superseded) -> str:
-    """Which other client publishes, and what the user can do about it."""
+def _other_publisher(error: ChannelBusy | Superseded) -> str:
+    """A line that names the other publisher, and the option that takes its place, if that helps."""
     if isinstance(error, Superseded):
         return str(error) if error.epoch is not None else f"another publisher has taken over this channel{error.where}"
-    who = error.publisher or "another client"
+    name = error.publisher or "another client"
     since = time.strftime("%H:%M:%S", time.localtime(time.time() - error.publishing_s))
-    return f"{who} has published to this channel since {since}; --takeover publishes in its place"
+    return f"{name} has published to this channel since {since}; --takeover publishes in its place"
 
 
 async def _leave(publisher: Publisher, leave_open: bool) -> str:
-    """End the channel, or leave it open; what was done.
+    """End the channel, or leave it open; return a text that says which.
 
     Raises:
         TrickleError: the channel could not be ended.
@@ -201,7 +201,7 @@ class Status:
         self._source = state
 
     def line(self, totals: Totals, statistics: PublisherStatistics) -> str:
-        """The state in one line. What matters most comes first; the terminal cuts the rest."""
+        """The state in one line. The most important words come first; the terminal cuts the rest."""
         words = ["waiting for the input" if totals.seq is None else f"segment {totals.seq}"]
         counts = {"retries": statistics.retries, "dropped": totals.dropped, "lost": totals.lost}
         words += [f"{name} {number}" for name, number in counts.items() if number]

@@ -27,7 +27,7 @@ IsStopped: TypeAlias = Callable[[], bool]
 
 
 class Report(Protocol):
-    """Is told what a source does. Its methods may be called in any thread."""
+    """Takes the news of a source. Its methods may be called in any thread."""
 
     def say(self, message: str, /) -> None:
         """Print a line."""
@@ -57,7 +57,7 @@ class Source(Protocol):
         """Open it, and make its steps; both block.
 
         Args:
-            report: is told what happens.
+            report: takes the news.
             is_stopped: the steps end soon after it returns ``True``.
 
         Raises:

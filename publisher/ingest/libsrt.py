@@ -1,8 +1,8 @@
 """SRT, as the library libsrt of the system speaks it: a listener, and the connections of its callers.
 
-The library is found when it is needed. It has a blocking interface, which Python calls without its lock held; what
-blocks ends when its socket is closed, from any thread. Only functions and numbers are used that are the same in all
-releases from 1.4 on.
+The library is found when it is needed. It has a blocking interface, which Python calls without its lock held; a call
+that blocks ends when its socket is closed, from any thread. Only functions and numbers are used that are the same in
+all releases from 1.4 on.
 """
 
 from __future__ import annotations
@@ -151,7 +151,7 @@ class SrtSocket:
         return b"".join(parts)
 
     def close(self) -> None:
-        """End it. Whoever waits for something of it gets an :class:`SrtError`."""
+        """End it. A thread that waits for something of it gets an :class:`SrtError`."""
         self._srt.srt_close(self._number)
 
     def _message(self) -> bytes:

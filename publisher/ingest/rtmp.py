@@ -1,7 +1,7 @@
 """The server's side of an RTMP connection, for publishing only and without I/O.
 
 The caller passes the bytes that arrived to :meth:`Connection.receive`, handles the events that it returns, and sends
-what :meth:`Connection.take_output` returns. An encoder such as OBS or ffmpeg goes through these steps:
+the bytes that :meth:`Connection.take_output` returns. An encoder such as OBS or ffmpeg goes through these steps:
 
 =============================  ======================================================================
 the client sends               :class:`Connection`
@@ -42,7 +42,7 @@ MAX_COMMAND_BYTES: Final = 64 * 1024
 """Size of a command or of metadata. OBS sends less than 1 KiB."""
 
 MAX_MEDIA_BYTES: Final = 8 << 20
-"""Size of one audio or video message: a keyframe of 8 MiB is far beyond what 4K needs. It also limits the messages
+"""Size of one audio or video message: a keyframe of 8 MiB is far beyond the needs of 4K. It also limits the messages
 that have arrived in part, all together."""
 
 MAX_MESSAGES_BEFORE: Final = 64
@@ -66,7 +66,7 @@ CHUNK_BYTES: Final = 4096
 """Size of the chunks that we send."""
 
 WINDOW_BYTES: Final = 2_500_000
-"""After so many bytes each side acknowledges what it has received."""
+"""After this many bytes each side acknowledges the number that it has received."""
 
 STREAM_ID: Final = 1
 """A connection publishes one stream, and its number is 1."""
@@ -167,7 +167,7 @@ class _ChunkStream:
 class Connection:
     """One connection of a client that wants to publish.
 
-    After a :class:`ProtocolError` the caller closes the connection. What it still has to send is in
+    After a :class:`ProtocolError` the caller closes the connection. The bytes still to be sent are in
     :meth:`take_output`.
     """
 
@@ -191,7 +191,7 @@ class Connection:
         """Take bytes that arrived.
 
         Returns:
-            What they mean. :class:`PublishRequested` is the last event until the caller has answered it. While
+            The events in them. :class:`PublishRequested` is the last event until the caller has answered it. While
             :attr:`has_more` is true, call this again with ``b""`` before more bytes are read.
 
         Raises:
@@ -221,7 +221,7 @@ class Connection:
         """Let the client publish.
 
         Returns:
-            What has already arrived behind the request.
+            The events that have already arrived behind the request.
         """
         assert self._state is _State.ASKED
         self._state = _State.PUBLISHING
@@ -470,7 +470,7 @@ _WITH_CODEC: Final = frozenset({0, 1, 3})
 
 
 def _check_enhanced(type_: int, payload: bytes) -> None:
-    """Refuse what one channel cannot carry. The message of an older encoder, and one that is cut off, passes.
+    """Refuse media that one channel cannot carry. The message of an older encoder, and one that is cut off, passes.
 
     Raises:
         ProtocolError: it has several tracks of a kind, or a codec that nobody here knows.
@@ -487,17 +487,17 @@ def _check_enhanced(type_: int, payload: bytes) -> None:
         if at >= len(payload):
             return
         kind, at = payload[at] & 0x0F, at + 1
-    what = "video" if type_ == _Type.VIDEO else "audio"
+    media = "video" if type_ == _Type.VIDEO else "audio"
     if kind == _MULTITRACK[type_]:
         raise ProtocolError(
-            f"the encoder sends several {what} tracks over one connection (multitrack), and a channel has one: switch "
+            f"the encoder sends several {media} tracks over one connection (multitrack), and a channel has one: switch "
             "multitrack off (OBS: Settings, Stream), or send each to a stream key of its own"
         )
     codec = payload[at : at + 4]
     is_command = type_ == _Type.VIDEO and first >> 4 & 7 == 5  # a seek begins or ends; it has no codec
     if kind in _WITH_CODEC and not is_command and len(codec) == 4 and codec not in CODECS:
         name = codec.decode("ascii", "replace")
-        raise ProtocolError(f"the encoder sends {what} in a codec that channels do not carry: {name!r}")
+        raise ProtocolError(f"the encoder sends {media} in a codec that channels do not carry: {name!r}")
 
 
 # AMF 0, the encoding of commands.

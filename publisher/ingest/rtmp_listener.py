@@ -114,7 +114,7 @@ class RtmpListener:
 
 
 class _Silent(Exception):
-    """The encoder does not send what it should."""
+    """The encoder does not ask to publish, or sends no media, for too long."""
 
 
 class _Encoder:

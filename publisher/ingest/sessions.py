@@ -1,4 +1,4 @@
-"""Publishes what encoders send: one session for each channel, and a session may outlive a connection.
+"""Publishes the streams of encoders: one session for each channel, and a session may outlive a connection.
 
 ::
 
@@ -8,8 +8,8 @@
 
 A session begins with a channel's first source. When a source breaks, the session waits for the next one, and the
 channel goes on with the next segment. It ends when the encoder ended its stream, or when none came back in time.
-The kernel's buffer between the event loop and the thread limits what waits: a sender is read no faster than its
-stream is demuxed. Where the server is too slow, segments are dropped, as by ``tricklecast publish``.
+The kernel's buffer between the event loop and the thread limits the bytes that wait: a sender is read no faster than
+its stream is demuxed. Where the server is too slow, segments are dropped, as by ``tricklecast publish``.
 """
 
 from __future__ import annotations
@@ -118,7 +118,7 @@ class Source:
 
 
 class Refusals:
-    """Shows who is refused, at most one line in :data:`LINE_S`: hostile clients must not fill the terminal or a log."""
+    """Shows refusals, at most one line in :data:`LINE_S`: hostile clients must not fill the terminal or a log."""
 
     def __init__(self, say: Say) -> None:
         self._say = say
@@ -143,7 +143,7 @@ class Receiver(Protocol):
 
 
 async def publish_from(receiver: Receiver, options: SessionOptions, say: Say) -> None:
-    """Publish what a receiver takes, until this is cancelled. Then all channels are ended."""
+    """Publish the streams that a receiver takes, until this is cancelled. Then all channels are ended."""
     async with anyio.create_task_group() as tasks:
         sessions = Sessions(tasks, options, say)
         try:
@@ -170,7 +170,7 @@ class Sessions:
         without one if the encoder ended its stream: the channel ends.
 
         Args:
-            format: what it sends, as libavformat calls it.
+            format: the format of its stream, as libavformat calls it.
 
         Raises:
             SourceRefused: there are too many sessions, the channel has a source, another one took over,
@@ -223,7 +223,7 @@ class _Session:
     """A channel, from its first source to its end.
 
     Attributes:
-        source: what is connected, if anything is.
+        source: the present one, if an encoder is connected.
         scope: covers the session. It is shielded: a cancellation of the command ends sessions in order.
     """
 
@@ -360,7 +360,7 @@ class _Arrivals(Input):
                 return Opened(source, is_live=True)
 
     def close(self) -> None:
-        """Close what was not opened."""
+        """Close the sources that were not opened."""
         with suppress(queue.Empty):
             while True:
                 self.waiting.get_nowait()[0].close()

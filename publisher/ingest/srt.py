@@ -36,7 +36,7 @@ PROGRAM_S: Final = 30.0
 READ_BYTES: Final = 64 * 1024
 
 WORDS_S: Final = 5.0
-"""How long a program that has closed its output may take to end, and so to finish what it says, in seconds."""
+"""How long a program that has closed its output may take to end, and so to finish its error text, in seconds."""
 
 MISSING: Final = (
     "SRT needs ffmpeg (built with libsrt) or GStreamer (with srtsrc), and neither is installed;"
@@ -48,13 +48,13 @@ def find_program(url: str) -> list[str]:
     """Find a program that can receive SRT.
 
     Returns:
-        Its command line. It writes what it receives to its standard output.
+        Its command line. It writes the bytes that it receives to its standard output.
 
     Raises:
         InvalidInput: there is none; the message says what to install.
     """
     if (ffmpeg := shutil.which("ffmpeg")) is not None and "srt" in _output([ffmpeg, "-protocols"]).split():
-        # The format "data" is bytes: ffmpeg neither probes nor changes what it receives.
+        # The format "data" is bytes: ffmpeg neither probes nor changes them.
         options = ["-hide_banner", "-nostdin", "-loglevel", "error", "-f", "data", "-i", url]
         return [ffmpeg, *options, "-map", "0", "-c", "copy", "-f", "data", "-flush_packets", "1", "-"]
     if (launch := shutil.which("gst-launch-1.0")) is not None and _output(["gst-inspect-1.0", "srtsrc"]):
@@ -107,7 +107,7 @@ class SrtReceiver:
             await anyio.sleep(RESTART_S)
 
     async def _receive(self, program: Program, sessions: Sessions) -> str:
-        """Publish what the program receives; why there was nothing, or why it was refused."""
+        """Publish the bytes that the program receives; return why there were none, or why they were refused."""
         has_received = False
         try:
             data = await _next(program.output)

@@ -1,12 +1,12 @@
 """Takes SRT streams, any number over one port: the stream id, which a caller sends as it connects, names the channel.
 
-A thread waits for callers, and one for the bytes of each. What waits ends when its socket is closed
+A thread waits for callers, and one for the bytes of each. A wait ends when its socket is closed
 (:mod:`~tricklecast.publisher.ingest.libsrt`), so the event loop never waits for a thread.
 
-Limits against hostile clients: libsrt refuses whoever lacks the passphrase, before this module hears of it; beside the
-streams there are at most :data:`MAX_PENDING` connections; one that sends nothing for :data:`SILENCE_S` is closed, and a
-wrong key with a delay. Who is refused is accepted first and closed then: to refuse in libsrt's handshake, Python would
-have to run in a thread of the library's own.
+Limits against hostile clients: libsrt refuses a caller without the passphrase, before this module hears of it; beside
+the streams there are at most :data:`MAX_PENDING` connections; one that sends nothing for :data:`SILENCE_S` is closed,
+and one with a wrong key after a delay. Callers that are refused are accepted first and closed then: to refuse in
+libsrt's handshake, Python would have to run in a thread of the library's own.
 """
 
 from __future__ import annotations
@@ -125,5 +125,5 @@ class SrtListener:
                 data = await self._in_thread(caller.receive)
 
     async def _in_thread(self, work: Callable[[], T]) -> T:
-        """Call a function that ends when its socket is closed, which whoever is cancelled does."""
+        """Call a function that ends when its socket is closed, which a cancelled caller does."""
         return await to_thread.run_sync(work, abandon_on_cancel=True, limiter=self._threads)

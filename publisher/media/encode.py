@@ -76,7 +76,7 @@ _NO_LIMIT: Final = 1 << 30
 """x264 takes this distance of keyframes as "infinite"."""
 
 _REMEMBERED: Final = 64
-"""Capture times of so many frames are kept: more than decoders and encoders hold back."""
+"""Capture times of this many frames are kept: more than decoders and encoders hold back."""
 
 # Recordings lose frames and clocks differ: up to 2 % of stretching where sound is 10 ms off its timestamps; where it is
 # 50 ms off, silence or a cut (a viewer notices sound that is 45 ms early, ITU-R BT.1359).
@@ -183,7 +183,7 @@ class Encoder(ABC):
 
     stream: VideoStream | AudioStream
 
-    def __init__(self, encoder: str, rate: Fraction | int, what: str) -> None:
+    def __init__(self, encoder: str, rate: Fraction | int, media: str) -> None:
         need_pyav()
         import av
         from av.codec import codecs_available
@@ -201,7 +201,7 @@ class Encoder(ABC):
         try:
             self._context.open(strict=False)
         except (av.error.FFmpegError, OverflowError) as error:
-            raise InvalidInput(f"the encoder {encoder} does not take {what}") from error
+            raise InvalidInput(f"the encoder {encoder} does not take {media}") from error
         self._container.start_encoding()
 
     def encode(self, frame: Any, captured_us: int | None = None) -> Iterator[Packet[Stream]]:
@@ -276,8 +276,8 @@ class VideoEncoder(Encoder):
         self._next_keyframe: Fraction | None = None
         self._reformatter = VideoReformatter()
         quality = "" if encoding.video_bitrate is None else f" at {encoding.video_bitrate} bit/s"
-        what = f"a picture of {shape.width}x{shape.height}, {float(shape.rate):g} a second{quality}"
-        super().__init__(VIDEO_ENCODER, shape.rate, what)
+        media = f"a picture of {shape.width}x{shape.height}, {float(shape.rate):g} a second{quality}"
+        super().__init__(VIDEO_ENCODER, shape.rate, media)
 
     def begin_group(self) -> None:
         """Make the next picture a keyframe; the distances of those behind it are counted from there."""
@@ -364,8 +364,8 @@ class AudioEncoder(Encoder):
         self._layout = layout
         self._coding = encoding
         self._filters = _Filters(self._resampler)
-        what = f"{layout} sound of {self._rate} Hz at {encoding.audio_bitrate} bit/s"
-        super().__init__(AUDIO_ENCODERS[encoding.audio_codec], self._rate, what)
+        media = f"{layout} sound of {self._rate} Hz at {encoding.audio_bitrate} bit/s"
+        super().__init__(AUDIO_ENCODERS[encoding.audio_codec], self._rate, media)
 
     def restart(self) -> Iterator[Packet[Stream]]:
         for frame in self._filters.rest():
@@ -407,10 +407,10 @@ class AudioEncoder(Encoder):
 
 
 def encoder_for(media: Any, encoding: Encoding, rate: Fraction | None = None) -> Encoder:
-    """An encoder for such frames.
+    """An encoder for frames of one shape.
 
     Args:
-        media: a frame, or a decoder that knows what it will decode.
+        media: one of the frames, or a decoder that knows their shape.
         rate: pictures per second, if that is known.
     """
     if hasattr(media, "sample_rate"):
@@ -496,7 +496,7 @@ class _Filters:
     def __init__(self, make: Callable[[Any], Graph | None]) -> None:
         self._make = make
         self._graph: Graph | None = None
-        self._input: tuple[object, ...] | None = None  # what the graph was made for
+        self._input: tuple[object, ...] | None = None  # properties of the frames that the graph was made for
 
     def passed(self, frame: Any, of_frame: tuple[object, ...]) -> Iterator[Any]:
         """The frames that are done; ``of_frame`` is all that the filters depend on."""
@@ -545,7 +545,7 @@ class Transcoder:
     It takes the first video stream and all audio streams; text passes as it is. Times of capture that the source gives
     are passed on.
 
-    It may encode what it decodes several times (:meth:`rungs`). All these streams have keyframes at the same times.
+    It may encode each decoded frame several times (:meth:`rungs`). All these streams have keyframes at the same times.
 
     Args:
         source: is closed with the transcoder.

@@ -54,13 +54,13 @@ if TYPE_CHECKING:
 STDIN: Final = "-"
 
 OPEN_S: Final = 15.0
-"""A source on the network may take so many seconds to open: more than two keyframes, since it is probed, too."""
+"""A source on the network may take this many seconds to open: more than two keyframes, since it is probed, too."""
 
 READ_S: Final = 10.0
-"""A source on the network is dead after so many seconds without a packet."""
+"""A source on the network is dead after this many seconds without a packet."""
 
 RTSP_LISTEN_S: Final = 1_000_000
-"""libavformat itself waits so many seconds for an RTSP client. It must be told: its default, for ever, fails."""
+"""libavformat itself waits this many seconds for an RTSP client. It must be told: its default, for ever, fails."""
 
 DEVICES: Final = frozenset(
     {"alsa", "avfoundation", "dshow", "fbdev", "gdigrab", "jack", "kmsgrab", "lavfi", "oss", "pulse", "sndio"}
@@ -101,10 +101,10 @@ _GROWING: Final = frozenset({"mpegts", "flv"})
 """Formats whose streams may be announced at any time."""
 
 MAX_BYTES_WITHOUT_PACKET: Final = 16 * 1024 * 1024
-"""A stream of bytes in one of these breaks after so many without a packet: some seconds of any live source."""
+"""A stream of bytes in one of these breaks after this many without a packet: some seconds of any live source."""
 
 LOOK_AFTER_PACKETS: Final = 50
-"""The streams of a source are looked at in front of each keyframe, and after so many packets: a second of sound."""
+"""A source's codecs are checked in front of each keyframe, and after this many packets: a second of sound."""
 
 _DECLARING: Final = frozenset({"mov,mp4,m4a,3gp,3g2,mj2", "matroska,webm", "flv"})
 """Formats whose header says how long a file is. Of others, libavformat guesses it."""
@@ -114,7 +114,7 @@ MAX_LENGTH_S: Final = 1e6
 """A file lacks its end if more than a second is missing, and more than a tenth of it. Twelve days are no length."""
 
 MAX_REPEATED: Final = 2 * MAX_HELD
-"""At the end of a bare stream, at most so many pictures come again: libavcodec's filter waits for at most 63."""
+"""At the end of a bare stream, at most this many pictures come again: libavcodec's filter waits for at most 63."""
 
 _NO_TIMESTAMPS: Final = 0x0080
 """libavformat's ``AVFMT_NOTIMESTAMPS``; PyAV's own name for it is no number."""
@@ -294,7 +294,7 @@ class ContainerSource:
         packets = self._demuxed()
         videos = {stream.index for stream in self._container.streams.video}
         unseen = 0  # packets since the streams were looked at
-        end_s = 0.0  # of what came so far
+        end_s = 0.0  # of the packets so far
         for packet in self._timed(packets) if self._has_no_times else self._counted(packets):
             unseen += 1
             if unseen >= LOOK_AFTER_PACKETS or (packet.is_keyframe and packet.stream_index in videos):
@@ -304,7 +304,7 @@ class ContainerSource:
                 raise OSError(
                     "it is encrypted, and nobody could play it; --input-option decryption_key=HEX may decrypt it"
                 )
-            if packet.size:  # an empty one, at the end, asks decoders for what they hold back
+            if packet.size:  # an empty one, at the end, asks decoders for the frames that they hold back
                 packet.opaque = time.time_ns() // 1000
                 if packet.pts is not None:
                     end_s = max(end_s, float((packet.pts + (packet.duration or 0)) * packet.time_base))
@@ -484,7 +484,7 @@ def _container(
         every = {**_MERGE_TABLES, **options}
         opened: InputContainer = av.open(source, "r", format, options=every, timeout=timeout, **any_titles())
     except InvalidInput:
-        raise  # by what is read from
+        raise  # the source of the bytes refused them
     except (av.error.FFmpegError, OSError, ValueError) as error:
         why = "it is no media, or incomplete" if isinstance(error, av.error.InvalidDataError) else reason(error)
         raise InvalidInput(f"cannot read {name}: {why}{_advice(source, error, options)}") from error
@@ -574,7 +574,7 @@ class Input:
 
     @property
     def advice(self) -> str:
-        """For the user, where video or sound cannot be carried: what may help."""
+        """Advice for the user, where video or sound cannot be carried."""
         return "; --transcode may help"
 
     @property

@@ -1,15 +1,15 @@
 """A ladder: one input, decoded once and encoded in several sizes, each of which is a source of its own.
 
 Each rung is published as any media is: it has a remuxer, a segmenter, and a publisher to a channel of its own, in a
-thread of its own. What they share is the input (:class:`SharedInput`). A thread reads, decodes and encodes it for all
+thread of its own. They share the input (:class:`SharedInput`). A thread reads, decodes and encodes it for all
 rungs (:meth:`~.encode.Transcoder.rungs`), and puts the packets of each into a queue. All encoders get the same pictures
 and count keyframes from the same first one, so all segmenters cut at the same times, and count the same segments.
 
 An input that is opened again is a new *generation*. Each rung asks for the next one when it has come to the end of the
 one before; the first that asks opens it for all.
 
-Queues are short: who is behind holds up the others, and the input. So a rung that waits for the pace of a file, or for
-room in its publisher's buffer, bounds the memory of all.
+Queues are short: a rung that is behind holds up the others, and the input. So a rung that waits for the pace of a file,
+or for room in its publisher's buffer, bounds the memory of all.
 """
 
 from __future__ import annotations
@@ -38,10 +38,10 @@ if TYPE_CHECKING:
     """A packet of a rung with the number of its stream; or the end, and why the input broke, if it did."""
 
 PACKETS: Final = 64
-"""So many packets of a rung may wait: a second or so of pictures and sound."""
+"""At most this many packets of a rung wait: a second or so of pictures and sound."""
 
 CLOSE_S: Final = 2.0
-"""The end of an input may take so long, where threads wait for each other."""
+"""The end of an input may take this many seconds, where threads wait for each other."""
 
 
 class RungInput(MediaInput):
@@ -61,7 +61,7 @@ class RungInput(MediaInput):
         self._clock = lambda: self.clock_s
 
     def open(self, report: Report, is_stopped: IsStopped) -> Iterator[Step]:
-        # What there is to say of the input, the highest rung says.
+        # The highest rung alone reports on the input.
         return super().open(_Silent() if self._number else report, is_stopped)
 
     def shorten(self, size: int) -> None:
@@ -79,14 +79,14 @@ class SharedInput:
     """The input of a ladder.
 
     Args:
-        what: the input. options: how it is read and encoded. ladder: its rungs, the highest first.
+        source: the input. options: how it is read and encoded. ladder: its rungs, the highest first.
 
     Attributes:
         rungs: the sources, the highest rung first. All are to be opened, each once, at the same time.
     """
 
-    def __init__(self, what: Input, options: MediaOptions, ladder: Sequence[Rung]) -> None:
-        self.input, self.options = what, options
+    def __init__(self, source: Input, options: MediaOptions, ladder: Sequence[Rung]) -> None:
+        self.input, self.options = source, options
         self.rungs = [RungInput(self, number) for number in range(len(ladder))]
         encoding = options.encoding or Encoding()
         self._encodings = [replace(encoding, video_bitrate=rung.bitrate, rung=rung) for rung in ladder]

@@ -253,8 +253,8 @@ class _TsMuxer:
     def _counted(self, packet: TsPacket) -> bytes:
         """Number a packet behind those before it: each packet with payload counts up its PID (section 2.4.3.3).
 
-        Each writer counts for itself, and the tables are written once. A number is left out in the middle of what came
-        damaged, so that its readers, too, see that something is missing.
+        Each writer counts for itself, and the tables are written once. In the middle of a unit that came damaged, the
+        writer leaves a number out, so that its readers, too, see that something is missing.
         """
         counter = self._counters.get(packet.pid, -1)
         if packet.has_payload:
@@ -524,7 +524,7 @@ class _Mp4Muxer:
         self._is_open = False
         self._begun_at: int | None = None
         self._time: Times | None = None
-        self._shown: tuple[int, int] | None = None  # begin and end of what the segment under way shows
+        self._shown: tuple[int, int] | None = None  # begin and end of the leading track in the segment under way
 
     def add(self, track: int, packet: Packet[Stream], times: Times) -> bytes:
         if (text := self._texts.get(track)) is not None:

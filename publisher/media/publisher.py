@@ -166,7 +166,7 @@ class MediaPublisher:
         container: ``"mpegts"`` or ``"fmp4"``.
         audio_codec: ``"aac"`` or ``"opus"``.
         preset: x264's, from ``ultrafast`` to ``veryslow``.
-        when_full: what happens when the encoder or the network is too slow. ``"drop"``, for live media: the oldest
+        when_full: the remedy when the encoder or the network is too slow. ``"drop"``, for live media: the oldest
             picture that waits for the encoder is dropped, and so are the oldest segments in a full buffer;
             ``"wait"``: :meth:`write` waits, and nothing is dropped that can be decoded.
         start: the first segment's number, as for :class:`~tricklecast.publisher.Publisher`.
@@ -302,9 +302,9 @@ class MediaPublisher:
 
         Args:
             packet: of ``packet.stream``, in decoding order. One stream of each kind is published. Another picture
-                stream should begin with a keyframe: what comes before its first one, for up to 10 s, cannot be decoded,
-                and is left out and counted (``frames_dropped``). Another sound waits for the next keyframe, so that its
-                beginning is sent up to a group of pictures late; its times stay.
+                stream should begin with a keyframe: packets before its first one, for up to 10 s, cannot be decoded,
+                and are left out and counted (``frames_dropped``). Another sound waits for the next keyframe, so that
+                its beginning is sent up to a group of pictures late; its times stay.
             captured_at: when it was captured, in seconds of Unix time; ``None``: now.
 
         Raises:

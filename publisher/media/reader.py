@@ -37,7 +37,7 @@ MIN_LIFE_S: Final = 5.0
 """A source that lasted less has not come back: it must not be opened again and again without a limit."""
 
 MIN_OPEN_S: Final = 1.0
-"""Each attempt to open it again may take so many seconds, also the last one."""
+"""Each attempt to open it again may take at least this many seconds, also the last one."""
 
 MAX_REFUSED: Final = 64
 """If the container refuses more packets in a row than this, a stream is not damaged, but of the wrong kind."""
@@ -55,8 +55,8 @@ class MediaOptions:
 
     Attributes:
         container: the format of segments; ``None``: MPEG-TS, or fragmented MP4 where that carries more of the source.
-        min_segment_s: with video, a segment ends at the first keyframe that is so many seconds behind its beginning.
-        segment_s: without video, a segment ends after so many seconds.
+        min_segment_s: with video, a segment ends at the first keyframe that is this many seconds behind its beginning.
+        segment_s: without video, a segment ends after this many seconds.
         realtime: a source that could be read faster is read at the pace at which it plays.
         encoding: how it is encoded anew; ``None``: it is copied.
         reconnect: whether a source that ends or breaks is opened again; ``None``: if it is live and on the network.
@@ -86,10 +86,10 @@ class MediaInput:
         content_type: media type of the segments, once it is open.
     """
 
-    def __init__(self, what: Input, options: MediaOptions) -> None:
+    def __init__(self, source: Input, options: MediaOptions) -> None:
         self.drops: Final = options.realtime
         self.content_type = wire.MPEG_TS
-        self._input = what
+        self._input = source
         self._options = options
         self._segmenter: Segmenter | None = None
         self._rng: Final = Random()
@@ -314,7 +314,7 @@ class Remuxer:
             streams = self._streams = self.choose(source, name)
             try:
                 self._segmenter.start(streams)
-            except FFmpegError as error:  # a muxer does not accept what a stream says about itself
+            except FFmpegError as error:  # a muxer does not accept the parameters of a stream
                 raise InvalidInput(f"{name} cannot be written: {reason(error)}") from error
             arriving = ((track, packet) for track, packet in self._arriving(source, live) if track in streams)
             added = (self._added(track, packet, name) for track, packet in fill_first_dts(arriving))
@@ -329,11 +329,11 @@ class Remuxer:
                     failure = failure or error
             so_far = len(self._late)
             self._look_for_late(source)
-            rest = list(self._late.values())[so_far:]  # what is published has ended where these began
+            rest = list(self._late.values())[so_far:]  # the published streams have ended where these began
         self._tell_undecodable(name)
         if said := self._damage.said(name):
             self._warn(said)
-        if any(what.startswith("video") for what in rest):
+        if any(stream.startswith("video") for stream in rest):
             raise SourceBroke(f"{name} goes on in other streams ({', '.join(rest)}); publish the rest on its own")
         if failure is not None:
             raise SourceBroke(f"reading {name} failed half-way: {reason(failure)}") from failure
@@ -344,11 +344,12 @@ class Remuxer:
 
     def _look_for_late(self, source: MediaSource) -> None:
         """Name the streams that were announced when all had been chosen."""
-        for track, what in source.late().items():
+        for track, stream in source.late().items():
             if track not in self._late:
-                self._late[track] = what
+                self._late[track] = stream
                 advice = f"; {LOOK_AHEAD} looks further ahead" if self._advice else "; let all streams begin together"
-                self._warn(f"left out: stream {track} ({what}), which was announced after the input was opened{advice}")
+                left_out = f"stream {track} ({stream}), which was announced after the input was opened"
+                self._warn(f"left out: {left_out}{advice}")
 
     def _added(self, track: int, packet: Packet[Stream], name: str) -> Iterator[Step]:
         """The steps of a packet. One that is too damaged for the container is left out, and counted."""
@@ -376,7 +377,7 @@ class Remuxer:
             damage.is_said = True
             marks = " (continuity errors)" if self._streams[track].container.format.name == "mpegts" else ""
             how = f"bytes were lost before they came here{marks}" if is_corrupt else "not all can be read"
-            self._warn(f"{name} is damaged: {how}; what is left is published")
+            self._warn(f"{name} is damaged: {how}; the rest is published")
 
     def _tell_undecodable(self, name: str) -> None:
         """Tell once for each source, with all of its packets."""

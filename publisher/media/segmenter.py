@@ -33,20 +33,20 @@ if TYPE_CHECKING:
     from av.stream import Stream
 
 TOLERANCE_S: Final = 0.05
-"""A segment may be so much too short: a source whose timestamps jitter must not get segments of one and of two groups
-of pictures in turn."""
+"""A segment may be shorter by this many seconds: a source whose timestamps jitter must not get segments of one and of
+two groups of pictures in turn."""
 
 MAX_BLIND_S: Final = 10.0
-"""The first keyframe of a source is waited for so long. After it, segments begin anywhere."""
+"""A segmenter waits this many seconds for the first keyframe of a source. After that, segments begin anywhere."""
 
 PAUSE_S: Final = 3.0
-"""After so much sound without a picture, pictures have stopped. Shared screens pause for a while, too."""
+"""After this many seconds of sound without a picture, pictures have stopped. Shared screens pause for a while, too."""
 
 MAX_BYTES: Final = 32 * 1024 * 1024
-"""A segment ends at this size, keyframe or not: half of what servers take by default."""
+"""A segment ends at this size, keyframe or not: half of the size that servers take by default."""
 
 WITHOUT_LEAD: Final = 1.5
-"""Where the leading stream is silent, another one ends the segment at so many times this size."""
+"""Where the leading stream is silent, another one ends the segment at this multiple of that size."""
 
 MIN_BYTES: Final = 16 * 1024
 """The least size at which it may have to end, however little a server takes."""
@@ -60,8 +60,8 @@ class Segmenter:
 
     Args:
         container: the format of the segments.
-        min_segment_s: with video, a segment ends at the first keyframe that is so many seconds behind its beginning.
-        segment_s: without video, a segment ends after so many seconds.
+        min_segment_s: with video, a segment ends at the first keyframe that is this many seconds behind its beginning.
+        segment_s: without video, a segment ends after this many seconds.
         pace: makes the clock that packets wait for; without it, they go on as they come.
     """
 
@@ -125,7 +125,7 @@ class Segmenter:
             self._blind_since, self._saw_keyframe = None, False
 
     def _write(self, *, sound_only: bool) -> None:
-        """Begin a segment whose tables name what comes: where pictures have stopped, the sound alone, and text.
+        """Begin a segment whose tables name the coming streams: where pictures have stopped, the sound alone, and text.
 
         Players wait for pictures that tables announce, and take their clock from them.
         """
@@ -180,7 +180,7 @@ class Segmenter:
             times = replace(times, captured_us=captured_us)
         size = packet.size
         data = self._muxer.add(track, packet, times)
-        self._size += len(data) or size  # what the muxer holds counts, too
+        self._size += len(data) or size  # bytes that the muxer holds count, too
         if data:
             yield Chunk(data)
 

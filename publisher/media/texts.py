@@ -33,10 +33,10 @@ TEXT_CODECS: Final = frozenset({"mov_text", "subrip", "webvtt", "ass", "ssa"})
 """Codecs of plain text, or of text that is readable without its styles."""
 
 MAX_CUES: Final = 1000
-"""Cues that are held: of one segment, and of what a source sends ahead. Further ones are left out, and counted."""
+"""Cues that are held: those of one segment, and those that come ahead. Further ones are left out, and counted."""
 
 MAX_TEXT: Final = 4096
-"""Letters of a cue; the rest is left out. That is a page, and many times what anybody can read."""
+"""Letters of a cue; the rest is left out. That is a page, and many times more than anybody can read."""
 
 MAX_SAMPLE: Final = (1 << 16) - 1
 """Bytes of a sample's text: its length has two bytes."""
@@ -58,7 +58,7 @@ def is_text(stream: Stream) -> bool:
 
 
 def plain_text(codec: str, data: bytes) -> str:
-    """Return what a packet shows, without tags and styles; empty if it shows nothing.
+    """Return the text that a packet shows, without tags and styles; empty if it shows nothing.
 
     Args:
         codec: one of :data:`TEXT_CODECS`.

@@ -16,7 +16,7 @@ from tests.support.peers import run as run_in_loop
 from tests.support.ports import free_port
 from tests.support.waiting import until
 from tricklecast.publisher.feed import Totals
-from tricklecast.publisher.run import Status, _who_else, run
+from tricklecast.publisher.run import Status, _other_publisher, run
 from tricklecast.publisher.segments import PublisherStatistics
 from tricklecast.publisher.steps import Chunk, IsStopped, Report, SegmentEnd, Step
 from tricklecast.trickle import wire
@@ -123,7 +123,7 @@ def test_an_interrupted_end_is_not_called_an_error(ends: bool, how: str) -> None
 def test_who_else_publishes_is_said(error: Exception, said: str) -> None:
     """Whether another publisher went on with the channel, or began it anew."""
     assert isinstance(error, Superseded)
-    assert _who_else(error) == said
+    assert _other_publisher(error) == said
 
 
 def test_interrupted_without_a_server_it_says_what_is_not_confirmed(monkeypatch: pytest.MonkeyPatch) -> None:
