@@ -23,6 +23,7 @@ from tricklecast.subscriber.events import Loss, Retrying, SkippedAhead, Subscrib
 from tricklecast.subscriber.media.joiner import JoinedFile, is_joined
 from tricklecast.subscriber.segment import Segment
 from tricklecast.subscriber.sinks import Output, SinkClosed, open_sink
+from tricklecast.subscriber.troubles import Troubles
 from tricklecast.trickle import errors, wire
 from tricklecast.trickle.amounts import count, rate, size, transferred
 from tricklecast.trickle.client.arguments import channel_urls
@@ -96,7 +97,7 @@ class _Run:
         self._progress = Progress(channel_urls(request.url)[0].channel)
         self._notes: deque[str] = deque()
         self._retries: deque[str] = deque()
-        self._retry_told = ""
+        self._troubles = Troubles()
         self._noticed = anyio.Event()
         self._output = open_output(request, self._notes.append)
         self._subscriber: Subscriber | None = None
@@ -266,7 +267,7 @@ class _Run:
         self._segment = None
         self._progress.ended()
         await self._tell_notes()
-        self._retry_told = ""
+        self._troubles.over()
         await self._report.tell(
             "segment",
             seq=segment.seq,
@@ -288,7 +289,9 @@ class _Run:
     def _on_event(self, event: SubscriberEvent) -> None:
         if isinstance(event, Loss):
             self._report.say(f"warning: {event}")
-        elif isinstance(event, Retrying | SkippedAhead):
+        elif line := self._troubles.line(event):
+            self._report.say(line)
+        if isinstance(event, Retrying | SkippedAhead):
             if isinstance(event, Retrying):
                 self._progress.state = "reconnecting"
             self._retries.append(str(event.error))
@@ -314,11 +317,7 @@ class _Run:
         if self._retries:
             retries, error = len(self._retries), self._retries[-1]
             self._retries.clear()
-            times = "" if retries == 1 else f" {retries} times"
-            # The same error again and again is one line for people.
-            lines = [] if error == self._retry_told else [f"warning: retried{times}: {error}"]
-            self._retry_told = error
-            await self._report.tell("retry", *lines, retries=retries, error=error)
+            await self._report.tell("retry", retries=retries, error=error)
 
     async def _tell_notes(self) -> None:
         while self._notes:

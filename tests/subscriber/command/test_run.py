@@ -106,7 +106,8 @@ class TestPeople:
         totals, said = told(faulty, tmp_path / "out", start=0)
         assert (tmp_path / "out").read_bytes() == b"zero[bold]sixseven"
         assert totals.segments == 3
-        lines = [line for line in said if "retried" not in line]
+        assert said[0].endswith("; going on at segment 6")
+        lines = said[1:]
         assert lines[:3] == [
             "warning: the channel's numbering has changed; going on with its segment 6",
             "warning: missed segments 1 to 5 of the new numbering",
@@ -208,6 +209,29 @@ class TestPeople:
 
         _, said = told(handler, None, start=0)
         assert len([line for line in said if "busy" in line]) == 1
+
+    def test_an_outage_is_one_line_and_its_end_another(self) -> None:
+        """The retries are for the segment that was cut, and for the next one, in turn."""
+        left = 6
+
+        async def handler(exchange: Exchange) -> None:
+            nonlocal left
+            if left == 6 and exchange.tail == "0":
+                await exchange.begin(0, epoch=3)
+                await exchange.chunk(b"ze")
+                left -= 1
+                exchange.abort()
+            elif left:
+                left -= 1
+                exchange.abort()
+            elif exchange.tail == "0":
+                await exchange.segment(0, b"zero", epoch=3)
+            else:
+                await exchange.empty(closed="terminated")
+
+        _, said = told(handler, None, start=0)
+        trouble = [line for line in said if "trying again" in line or "answers" in line]
+        assert [line.partition(":")[0].partition(",")[0] for line in trouble] == ["warning", "the server answers again"]
 
 
 class TestEvents:
