@@ -194,7 +194,8 @@ class Command(TyperCommand):
             raise
 
     def collect_usage_pieces(self, ctx: Any) -> list[str]:
-        pieces = ["[OPTIONS]"]
+        needed = [param for param in self.params if param.required and param.param_type_name == "option"]
+        pieces = [*(f"{param.opts[0]} {param.metavar}" for param in needed), "[OPTIONS]"]
         for param in self.params:
             if param.param_type_name == "argument":
                 name = (param.metavar or param.name or "").strip("[].").upper() + ("..." if param.nargs == -1 else "")

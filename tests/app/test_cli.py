@@ -483,6 +483,13 @@ def test_every_help_has_an_example_and_no_python_types() -> None:
         assert not re.search(r"<(str|int|bool|float|file|path|list)|\[required\]|\{[A-Z]|\.{4}", text), name
 
 
+def test_the_usage_names_what_must_be_given() -> None:
+    """Options, too; the others stand for themselves."""
+    text = helps()
+    assert text["clip"].startswith("Usage: tricklecast clip --output FILE --since TIME [OPTIONS] URL\n")
+    assert text["publish"].startswith("Usage: tricklecast publish [OPTIONS] URL INPUT\n")
+
+
 def test_options_are_in_groups() -> None:
     """The most important options come first, below `Options`; each further group has its own heading."""
     text = helps()["publish"]
