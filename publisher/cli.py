@@ -111,7 +111,8 @@ async def publish(
         list[str] | None,
         option(
             "KEY=VALUE",
-            "An option of libavformat for the input: rtsp_transport=udp, framerate=30. May be repeated.",
+            "An option of libavformat for the input: rtsp_transport=udp, framerate=30. May be repeated. libavformat "
+            "passes over one that it does not know.",
             "--input-option",
             group=_INPUT,
         ),

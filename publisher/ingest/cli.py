@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from functools import partial
 from ipaddress import ip_address
 from pathlib import Path
 from typing import Annotated, Final, Literal
@@ -118,7 +119,7 @@ async def ingest(
     receiver: RtmpListener | SrtListener | SrtReceiver
     if scheme == "rtmp" or names_many(split_urls(to)[0]):
         checked("--to", Channels, to)
-        channels = Channels(to, keys)
+        channels = checked("--keys", partial(Channels, to), keys)
         if keys is None and not _is_loopback(host) and "passphrase=" not in address:
             say("everybody who can reach this port can publish; give --keys FILE to check stream keys")
         if scheme == "rtmp":

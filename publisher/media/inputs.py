@@ -486,7 +486,8 @@ def _container(
     except InvalidInput:
         raise  # the source of the bytes refused them
     except (av.error.FFmpegError, OSError, ValueError) as error:
-        why = "it is no media, or incomplete" if isinstance(error, av.error.InvalidDataError) else reason(error)
+        is_other = isinstance(error, av.error.InvalidDataError | av.error.EOFError)
+        why = "it is no media, or incomplete" if is_other else reason(error)
         raise InvalidInput(f"cannot read {name}: {why}{_advice(source, error, options)}") from error
     return opened
 

@@ -234,6 +234,8 @@ async def clip(
     now_at = time.time()
     if end.on(now_at) <= begin.on(now_at):
         raise typer.BadParameter(f"the clip would end before it begins: --since {since}", param_hint="--until")
+    if end.on(now_at) > now_at:
+        raise typer.BadParameter("that time is to come: a clip ends now (0s) at the latest", param_hint="--until")
     try:
         is_whole = await run(Clip(url, output, begin, end, credentials))
     except ChannelNotFound as error:

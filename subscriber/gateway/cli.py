@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import socket
 from ipaddress import ip_address
 from typing import TYPE_CHECKING, Annotated, Final
@@ -57,6 +58,8 @@ async def webrtc(
     """
     servers = checked("URL", _servers, url)
     host, port = checked("--listen", _address, listen)
+    if stun is not None and not re.fullmatch(r"stuns?:[^/@\s]+", stun):
+        raise typer.BadParameter("use stun:HOST:PORT", param_hint="--stun")
     try:
         from tricklecast.subscriber.gateway.whep import Gateway, serve
     except ModuleNotFoundError as error:
@@ -96,7 +99,9 @@ def _address(text: str) -> tuple[str, int]:
 
 
 def _listener(host: str, port: int) -> socket.socket:
+    from tricklecast.trickle.client.connecting import reason
+
     try:
         return socket.create_server((host, port), family=socket.AF_INET6 if ":" in host else socket.AF_INET)
     except OSError as error:
-        raise InvalidInput(f"cannot listen on {host}:{port}: {error.strerror or error}") from None
+        raise InvalidInput(f"cannot listen on {host}:{port}: {reason(error)}") from None

@@ -51,10 +51,10 @@ class Target:
         """Recognise a target.
 
         Raises:
-            InvalidInput: it is none, or nothing here can send to it.
+            InvalidInput: it is none, or nothing here can send to it. ValueError: its port is no number of a port.
         """
         parts = urlsplit(url)
-        shown = redacted(url)
+        port, shown = parts.port, redacted(url)
         if parts.scheme in ("rtmp", "rtmps"):
             app, _, key = parts.path.lstrip("/").partition("/")
             if not parts.hostname or not app or not key:
@@ -64,12 +64,14 @@ class Target:
             command = (sys.executable, "-m", "tricklecast.subscriber.relay.rtmp")
             return cls(url, shown, command, (url, key, parts.netloc if "@" in parts.netloc else ""))
         if parts.scheme == "srt":
+            if port is None:
+                raise InvalidInput("an SRT address has a port: srt://HOST:9000")
             ffmpeg = shutil.which("ffmpeg")
             if ffmpeg is None:
                 raise InvalidInput("SRT needs ffmpeg (built with libsrt); on Debian: apt-get install ffmpeg")
             output = ("-map", "0", "-c", "copy", "-f", "mpegts", "-flush_packets", "1", url)
             return cls(url, shown, (ffmpeg, *_SRT_OPTIONS, *output), (url, parts.query))
-        raise InvalidInput(f"{shown} is neither rtmp://, rtmps:// nor srt://")
+        raise InvalidInput(f"{shown!r} is neither rtmp://, rtmps:// nor srt://")
 
     def cleaned(self, text: str) -> str:
         """A text of libav without secrets, and without its addresses in memory."""

@@ -240,6 +240,13 @@ def test_what_is_no_target_is_said(url: str) -> None:
         Target.parse(url)
 
 
+@pytest.mark.parametrize("url", ["rtmp://h:99999/app/key", "srt://h:x", "srt://h"])
+def test_a_port_that_cannot_be_is_said_at_once(url: str) -> None:
+    """Before a program is started, which would say less."""
+    with pytest.raises(ValueError, match=r"[Pp]ort"):
+        Target.parse(url)
+
+
 def test_the_parameters_of_aac_stand_in_its_frames() -> None:
     """As ADTS has them: AAC-LC, 48 kHz, stereo. Frames of MP4 have none."""
     assert aac_parameters(bytes.fromhex("fff14c80017ffc21")) == bytes.fromhex("1190")
