@@ -175,6 +175,9 @@ def frames(
     need_pyav()
     check_options("frames()", subscriber, ReaderOptions.__optional_keys__)
     modes = {"video": video, "audio": audio}
+    for kind, mode in modes.items():
+        if mode not in (True, False, "packets"):
+            raise InvalidInput(f"{kind} is True, False or 'packets', not {mode!r}")
     kinds = {kind for kind, mode in modes.items() if mode}
     if not kinds:
         raise InvalidInput("frames() needs video, audio or both")

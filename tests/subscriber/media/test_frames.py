@@ -564,6 +564,9 @@ async def test_errors_of_the_subscription_are_raised(url: str) -> None:
                 await reader.next()
     with pytest.raises(InvalidInput, match="video, audio or both"):
         frames(url, video=False)
+    for kind in ("video", "audio"):
+        with pytest.raises(InvalidInput, match=f"^{kind} is True, False or 'packets', not 'packet'$"):
+            frames(url, **{kind: "packet"})  # type: ignore[call-overload]
     with pytest.raises(InvalidInput, match="'wait' or 'drop'"):
         frames(url, when_full="block")  # type: ignore[call-overload]
 
