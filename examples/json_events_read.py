@@ -1,4 +1,4 @@
-"""Reads events until their channel ends, from the oldest that the server still keeps, and says what it missed."""
+"""Reads events until their channel ends, from the oldest that the server still keeps, and says how many it missed."""
 
 import sys
 

@@ -17,7 +17,7 @@ def trickle() -> Iterator[TestServer]:
 
 
 async def shout(source: str, target: str) -> None:
-    """The program under test: what comes in in small letters goes out in capitals."""
+    """The program under test: it publishes in capitals the small letters that it reads."""
     async with Subscriber(source, start=0, wait_for_channel_s=5) as heard, Publisher(target) as publisher:
         async for segment in heard:
             await publisher.publish((await segment.read()).upper())

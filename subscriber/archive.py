@@ -16,7 +16,7 @@ The index (``index.jsonl``) has one JSON object per line, and is only appended t
 ``ended``             the channel ended here; ``gap`` segments were missed before its end
 ====================  ==================================================================================
 
-Readers ignore lines of unknown kinds and unknown fields, so that older programs can read what newer ones write.
+Readers ignore lines of unknown kinds and unknown fields, so that older programs can read the files of newer ones.
 A last line without its end was being written when its program died; it counts as absent.
 """
 
@@ -127,7 +127,7 @@ class Contents:
         last: the newest segment; where to go on is behind it.
         kept: the segments whose files are there, oldest first. kept_bytes: their sizes, added up.
         removed: segments that were removed. dead: lines that are about them.
-        size: bytes of the index up to its last whole line; what follows is torn.
+        size: bytes of the index up to its last whole line; the rest is torn.
     """
 
     channel: str | None = None
@@ -242,7 +242,7 @@ class Disk:
                 done += file.write(view[done:])
 
     def sync(self, file: BinaryIO) -> None:
-        """Have what was written survive the machine."""
+        """Make the written bytes survive a crash of the machine."""
         os.fsync(file.fileno())
 
     def truncate(self, file: BinaryIO, size: int) -> None:
@@ -269,7 +269,7 @@ class Disk:
         Raises:
             DirectoryInUse: somebody else has locked it.
         """
-        import fcntl  # POSIX only, like the rest of what is promised about crashes
+        import fcntl  # POSIX only, like the other promises about crashes
 
         file = path.open("wb", buffering=0)
         try:
@@ -292,7 +292,7 @@ BUFFER_BYTES: Final = 256 * 1024
 """Chunks are gathered up to this size, since each write costs a change of threads."""
 
 COMPACT_LINES: Final = 1000
-"""From so many lines about removed segments on, the index is written anew without them."""
+"""From this many lines about removed segments on, the index is written anew without them."""
 
 
 class Folder:
@@ -338,7 +338,7 @@ class Folder:
         return self._contents.removed
 
     def open(self) -> None:
-        """Take the folder: lock it, read its index, and repair what a crash has left.
+        """Take the folder: lock it, read its index, and repair the traces of a crash.
 
         Raises:
             DirectoryInUse: another process records into it.
@@ -410,7 +410,7 @@ class Folder:
             self._append(line("ended", at=self._clock(), gap=gap))
 
     def close(self) -> None:
-        """Give the folder back. What was under way is gone."""
+        """Give the folder back. A segment that was under way is gone."""
         self._close_part()
         for file in (self._index, self._lock):
             if file is not None:
@@ -640,7 +640,7 @@ async def record(
 
     Called again, it goes on where the last call was left, however that ended: behind the last segment that is whole
     in the folder. A file is complete, or it is not there. Cancel it to stop; use ``anyio.move_on_after`` for a time.
-    Then nothing is returned: ``on_segment`` was told what was recorded, and :func:`read_index` has it.
+    Then nothing is returned: ``on_segment`` was called with each recorded segment, and :func:`read_index` has them.
 
     Args:
         url: the channel's URL, or several, as for :class:`tricklecast.subscriber.Subscriber`.
@@ -656,7 +656,7 @@ async def record(
         DirectoryInUse: another process records into that folder.
         DamagedIndex, InvalidInput: it cannot be recorded into that folder.
         SinkFailed: the disk is full, or fails; ``resume`` is where to go on.
-        TrickleError: what :class:`tricklecast.subscriber.Subscriber` raises.
+        TrickleError: the errors of :class:`tricklecast.subscriber.Subscriber`.
     """
     check_options("record()", options, {*RecordOptions.__optional_keys__, "on_broken"})
     channel = channel_urls(url)[0].channel

@@ -164,7 +164,7 @@ class Subscriber:
             the oldest one that is still there, so that least is missed), or ``"fail"`` (nowhere: ``SegmentMissing``).
             ``None``: ``"earliest"`` for a subscriber that began at ``"earliest"`` or at N, which wants everything, and
             ``"live"`` for any other one, also for one that began at a position: pass ``"earliest"`` if it is to miss as
-            little as possible. What was missed is the next segment's ``gap``.
+            little as possible. The next segment's ``gap`` counts the segments missed.
         on_broken: whether iterating over a broken segment ends (``"skip"``; its ``broken`` is set) or raises
             ``ConnectionLost`` (``"raise"``). In both cases the next segment can be read.
         on_event: called with each event of :mod:`tricklecast.subscriber.events`, in the event loop: it must not block.
@@ -306,7 +306,7 @@ class Subscriber:
         return self._looped(self)
 
     def _looped(self, items: AsyncIterator[T]) -> AsyncIterator[T]:
-        """Iterate over what comes from this subscriber: inside its block, or in a loop that opens and closes it."""
+        """Iterate over the items of this subscriber: inside its block, or in a loop that opens and closes it."""
         # Nothing may hold the generator but the loop: the generator's end is how the loop's end is noticed.
         return items if self._use is _Use.BLOCK else self._alone(items)
 
@@ -563,7 +563,7 @@ class Preconnect:
 
         Raises:
             ClosedHere: the task was cancelled with all others of the program.
-            Exception: what it raised, for example the error of a transport that the user passed.
+            Exception: its own error, for example that of a transport that the user passed.
         """
         if self._error is not None:
             raise self._error
@@ -613,7 +613,7 @@ class Fetcher:
         self._task: BackgroundTask | None = None
         self._due: Preconnect | None = None  # that it makes next
         self._woken = Notifier()  # wakes it
-        self._changes = Notifier()  # wakes who waits for the result
+        self._changes = Notifier()  # wakes the task that waits for the result
 
     def preconnect(self, delay_s: float) -> Preconnect:
         """Begin the GET for the next segment, after ``delay_s`` seconds."""
@@ -631,7 +631,7 @@ class Fetcher:
             await self._task.stop()
 
     async def _work(self) -> None:
-        """Make what is due, one after the other; never returns."""
+        """Make the requests that are due, one after the other; never returns."""
         while True:
             pending, self._due = self._due, None
             if pending is None:

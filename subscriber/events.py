@@ -44,7 +44,7 @@ class SkippedAhead(Event):
         wanted: the segment that it asked for; ``None`` for the newest one.
         seq: the segment that it asks for now, or the lowest that it takes if the window moves on faster than segments
             can be asked for. It may be below ``wanted``: the server may have been restarted.
-        error: what the server said.
+        error: the server's answer.
     """
 
     wanted: int | None
@@ -77,7 +77,7 @@ class Gap(Event):
 class Restarted(Event):
     """The channel's numbering is another one than before: it was created again, or its server was restarted.
 
-    The subscriber goes on with segment ``seq`` of that numbering; its ``epoch`` and ``life`` are what the server says.
+    The subscriber goes on with segment ``seq`` of that numbering; its ``epoch`` and ``life`` are the server's.
     """
 
     seq: int
@@ -104,7 +104,7 @@ class Lagging(Event):
 class SegmentTruncated(Event):
     """A segment is not whole; ``reason`` is the server's word: ``"truncated"``, ``"skipped"`` or ``"terminated"``.
 
-    ``"unknown"``: a proxy has dropped what the server said at the end, and the server does not have it any more.
+    ``"unknown"``: a proxy has dropped the server's word at the end, and the server does not have it any more.
     """
 
     seq: int
@@ -271,7 +271,7 @@ class Monitor(Reporter[SubscriberEvent]):
             self.emit(Connected())
 
     def lag(self, seq: int, lag: int) -> None:
-        """A segment begins so many segments behind the newest one."""
+        """A segment begins ``lag`` segments behind the newest one."""
         if lag and not self._is_lagging:
             self.emit(Lagging(seq, lag))
         self._is_lagging = lag > 0

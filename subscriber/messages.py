@@ -133,7 +133,7 @@ class Messages:
 
         Raises:
             BadMessage: a document cannot be used, and ``on_error`` is ``"raise"``.
-            TrickleError: what ``Subscriber`` raises.
+            TrickleError: the errors of ``Subscriber``.
         """
         while True:
             with self._guard:
@@ -266,7 +266,7 @@ class Bad:
     """A document that cannot be used, as turned out in segment ``seq``.
 
     Attributes:
-        why: what is wrong with it, for people.
+        why: its fault, for people.
         torn: it is a part of a line, the other part of which was missed.
         again: reading the segment again may help.
     """

@@ -84,8 +84,8 @@ class Output:
 class OneAtATime:
     """Calls functions in a worker thread, one after the other.
 
-    When the task that waits for a function is cancelled, its thread goes on. The next function, which may close what
-    that one works on, waits for it.
+    When the task that waits for a function is cancelled, its thread goes on. The next function, which may close the
+    file in use, waits for it.
     """
 
     def __init__(self) -> None:
@@ -132,7 +132,7 @@ class FileSink(Output):
     """Writes to a file, in a worker thread, since a disk may take its time.
 
     A path is opened, and its old content replaced, with the first byte: a channel that cannot be read destroys nothing.
-    Nothing is buffered: ``written`` is what the file has, also when the disk is full.
+    Nothing is buffered: ``written`` counts the file's bytes, also when the disk is full.
 
     Args:
         target: a path, or a descriptor, which is left open at the end.

@@ -28,7 +28,7 @@ if TYPE_CHECKING:
 
 EXIT_NOT_FINE: Final = 1
 
-_LIMITS: Final = "What is tested"
+_LIMITS: Final = "Tests and limits"
 
 
 @with_credentials
@@ -59,7 +59,7 @@ async def check(
     ] = None,
     credentials: Credentials = NO_CREDENTIALS,
 ) -> None:
-    """Test a live channel: subscribe for a while, and report what is wrong with it.
+    """Test a live channel: subscribe for a while, and report its faults.
 
     The test looks at segment lengths, keyframes, timestamps across segments, gaps, pace, latency and more. A limit that
     you give fails when it is exceeded; a default limit only warns. Ctrl-C prints the report so far.
@@ -125,7 +125,7 @@ def _check_url(url: str) -> None:
     if os.path.exists(url):
         raise typer.BadParameter("this is a file, and channels are tested: publish it to one first", param_hint="URL")
     if len(channel_urls(url)) > 1:
-        raise typer.BadParameter("what one node serves is judged: give the URL of one", param_hint="URL")
+        raise typer.BadParameter("a check judges the channel of one node: give one URL", param_hint="URL")
 
 
 def _print(url: str, judgement: Judgement, as_json: bool) -> None:

@@ -4,7 +4,7 @@
 repairs them silently; everything else comes from PyAV, and is missing where PyAV is not installed. All of it blocks:
 ``probe`` calls it in a thread. Any bytes are taken, and never raise.
 
-Memory: a segment's first :data:`MAX_BYTES`, and what libavformat makes of them. libavformat allocates an index of all
+Memory: a segment's first :data:`MAX_BYTES`, and libavformat's objects for them. libavformat allocates an index of all
 samples that an MP4 file announces, which a few bytes can do for millions. So ordinary files, and fragments of more than
 :data:`MAX_SAMPLES` samples, are not demuxed.
 """
@@ -147,7 +147,7 @@ class Track:
         steps: distances between the decoding times inside the segment, and how often each occurred.
         backwards: how often the decoding time did not increase inside the segment.
         key: whether the first picture can be decoded without any before it; ``None`` for other kinds.
-        parameters: whether what a decoder has to know stands with the first picture; ``None``: not to be told.
+        parameters: whether a decoder's parameters stand with the first picture; ``None``: not to be told.
         cut_in: the segment begins in the middle of a sample, which no demuxer of this segment alone returns.
     """
 
@@ -235,8 +235,8 @@ class Media:
     Attributes:
         tracks: those with samples, and of video and sound also those that are only announced.
         tables: the container's own tables (PAT and PMT, ``moov``) stand before the first sample.
-        faults: what is wrong with the bytes, and how often.
-        picture: what a decoder made of it; ``None`` if none was asked.
+        faults: those of the bytes, and how often each occurs.
+        picture: the result of decoding the first one; ``None`` if it was not decoded.
         producer_us: when its first frame was captured, according to its publisher, in microseconds since 1970.
         unread: why nothing is known of its tracks; empty if they were read.
         is_part: it is longer than :data:`MAX_BYTES`; only its beginning was looked into.
@@ -459,7 +459,7 @@ def _demux(data: bytes, container: Container, *, decode: bool) -> tuple[dict[int
                     _add(found[packet.stream.id], packet)
                 if first is not None and packet.stream is first.stream:
                     first.add(packet)
-    except (FFmpegError, NotMedia, ValueError) as problem:  # what came before it counts
+    except (FFmpegError, NotMedia, ValueError) as problem:  # the packets before it count
         error = reason(problem)
     found = {ident: track for ident, track in found.items() if track.samples or track.is_timed}
     return found, None if first is None else first.picture, "" if found else error

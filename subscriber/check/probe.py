@@ -27,7 +27,7 @@ from tricklecast.trickle.terminal import NO_CREDENTIALS, Credentials
 from tricklecast.trickle.wire import Status
 
 MAX_SEGMENTS: Final = 20_000
-"""A check ends after so many: its notes are in memory (about 2 kB each)."""
+"""A check ends after this many segments: its notes are in memory (about 2 kB each)."""
 
 POLL_S: Final = 1.0
 """How often the server's head is asked for."""
@@ -177,7 +177,7 @@ class Probe:
         )
 
     async def _look_into_segments(self) -> None:
-        """Also after a cancellation: what was read by then is reported."""
+        """Also after a cancellation: the report has the segments read by then."""
         with anyio.CancelScope(shield=True):
             async with self._todo:
                 async for number, look in self._todo:
@@ -192,7 +192,7 @@ class Probe:
                 asked_s = anyio.current_time()
                 try:
                     head = await channel.head()
-                except TrickleError as error:  # the subscription itself says what is wrong
+                except TrickleError as error:  # the subscription itself reports the fault
                     if isinstance(error, BrokenByPeer) and error.status == Status.BAD_REQUEST:
                         return  # a server from before July 2026 has no such route
                 else:

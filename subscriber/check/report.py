@@ -75,7 +75,7 @@ def _segment(one: Received, began_s: float, length_s: float | None) -> dict[str,
 
 
 def print_report(url: str, judgement: Judgement, console: Console) -> None:
-    """Print a table: one line per rule, and below it where something is wrong, what that means and what to do."""
+    """Print a table: one line per rule, and below it the place of a problem, its meaning, and advice."""
     run = judgement.study.run
     table = Table(box=None, pad_edge=False, show_header=False)
     table.add_column(no_wrap=True)

@@ -1,4 +1,4 @@
-"""The rules: what each of them measures, and when that is a problem.
+"""The rules: the figure that each of them measures, and when that is a problem.
 
 ``rules.toml`` is the table: a row for each line of the report, and in it level, text and advice of each problem. The
 functions here measure, and name the problem. Pure.
@@ -53,9 +53,9 @@ class Finding:
 
     Attributes:
         id: the rule; never changes its meaning.
-        figure: what was measured, in a few words; or why nothing was.
-        text, advice: what the problem means, and what to do about it; empty if there is none.
-        values: what was measured, for programs.
+        figure: the measurement, in a few words; or why there is none.
+        text, advice: the meaning of the problem, and the remedy; empty if there is none.
+        values: the measurement, for programs.
         segments: where the problem is, the first :data:`MAX_NAMED` seqs.
     """
 
@@ -138,7 +138,7 @@ def _time(seconds: float) -> str:
     return f"{seconds:.2f} s" if abs(seconds) < 99.995 else f"{seconds:.0f} s"
 
 
-# What arrives.
+# The segments that arrive.
 
 DECLARED: Final = {
     Container.MPEGTS: ("video/mp2t", "audio/mp2t", "video/mpeg"),
@@ -299,7 +299,7 @@ def _head(study: Study) -> _Measured:
     return _Measured(f"went back {count(len(back), 'time')}, to {min(back)}", "bad", values)
 
 
-# What is in it.
+# The media in them.
 
 LATE_S: Final = 0.2
 """Leading pictures of an open group are left out by a decoder that joins there; they come after the first picture."""
@@ -366,11 +366,11 @@ def _stands_alone(study: Study) -> _Measured:
     ]
     values: dict[str, Value] = {"without_tables": len(tables), "without_parameters": len(parameters)}
     name = "PAT and PMT first" if study.has(Container.MPEGTS) else "an init segment"
-    what = [f"{len(tables)} without {name}"] if tables else []
-    what += [f"{len(parameters)} without codec parameters"] if parameters else []
-    if not what:
+    faults = [f"{len(tables)} without {name}"] if tables else []
+    faults += [f"{len(parameters)} without codec parameters"] if parameters else []
+    if not faults:
         return _Measured("tables and parameters first", values=values)
-    figure = f"{' and '.join(what)}, of {len(study.media)}"
+    figure = f"{' and '.join(faults)}, of {len(study.media)}"
     return _Measured(figure, "bad", values, sorted({*tables, *parameters}))
 
 
@@ -445,8 +445,8 @@ def _times_inside(study: Study) -> _Measured:
         return _Measured(figure, "pause", values, list(pauses))
     if not back and not jumps:
         return _Measured("increase", values=values)
-    what = ([f"run back in {len(back)}"] if back else []) + ([f"jump in {len(jumps)}"] if jumps else [])
-    figure = f"{' and '.join(what)} of {count(len(timed), 'segment')}"
+    faults = ([f"run back in {len(back)}"] if back else []) + ([f"jump in {len(jumps)}"] if jumps else [])
+    figure = f"{' and '.join(faults)} of {count(len(timed), 'segment')}"
     return _Measured(figure, "bad", values, sorted(back | jumps))
 
 
@@ -472,8 +472,8 @@ def _times_across(study: Study) -> _Measured:
     values: dict[str, Value] = {"seams": seams, "jumps": len(where), "largest_s": round(largest.seconds, 6)}
     if 1 < len(where) == seams and _begin_anew(study):
         return _Measured("begin anew in each segment", "anew", values, list(where.values()))
-    what = "missing" if largest.seconds > 0 else "twice, or running back"
-    figure = f"jump at {len(where)} of {count(seams, 'seam')}, by up to {_time(abs(largest.seconds))} {what}"
+    fault = "missing" if largest.seconds > 0 else "twice, or running back"
+    figure = f"jump at {len(where)} of {count(seams, 'seam')}, by up to {_time(abs(largest.seconds))} {fault}"
     problem = "large" if abs(largest.seconds) >= JUMP_S else "small"
     return _Measured(f"{figure} ({largest.track})", problem, values, list(where.values()))
 

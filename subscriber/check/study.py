@@ -114,7 +114,7 @@ class Run:
 
     Attributes:
         seconds: how long it took.
-        error: what went wrong, if that is why.
+        error: the failure that ended it, if one did.
         missed_at_end: segments that were missed between the last one and the channel's end.
         resumed: how often a segment was resumed after its connection was cut.
     """
@@ -175,11 +175,11 @@ class Limits:
     """Limits of a check, in seconds. A limit that the user gave fails when it is exceeded; a default only warns.
 
     Attributes:
-        latency_s: end-to-end latency, of 95 % of the segments. 5 s is a tenth of what plain HLS has, and still far
+        latency_s: end-to-end latency, of 95 % of the segments. 5 s is a tenth of plain HLS's, and still far
             more than a trickled segment needs.
         segment_s: length of a segment. Apple's HLS authoring specification (7.5) recommends 6 s, and x264 makes a
             keyframe every 10 s at 25 fps by default.
-        jitter_s: by how much a segment may come later than its time line says: what a player has to buffer.
+        jitter_s: by how much a segment may come later than its time line says: a player has to buffer that.
         skew_s: distance between sound and picture at a segment's start. Broadcast multiplexes have up to 1.5 s.
         given: which of them the user gave.
     """

@@ -62,7 +62,7 @@ async def subscribe(
         str | None,
         option(
             "TIME",
-            "Begin with what was published this long ago (10m, 2h), or at 2026-11-23T18:00:00, if the server still "
+            "Begin with the segment published this long ago (10m, 2h), or at 2026-11-23T18:00:00, if the server still "
             "has it. A time of day needs its date, and is of this computer's time zone unless it names one (Z).",
         ),
     ] = None,
@@ -205,12 +205,14 @@ async def clip(
     ],
     since: Annotated[
         str,
-        option("TIME", "Begin with what was published this long ago (10m, 90s), or at 2026-11-23T18:00:00.", "--since"),
+        option(
+            "TIME", "Begin with the segment published this long ago (10m, 90s), or at 2026-11-23T18:00:00.", "--since"
+        ),
     ],
-    until: Annotated[str, option("TIME", "End with what was published then. 0s is now.", "--until")] = "0s",
+    until: Annotated[str, option("TIME", "End with the segment published then. 0s is now.", "--until")] = "0s",
     credentials: Credentials = NO_CREDENTIALS,
 ) -> None:
-    """Cut a file out of what a channel has carried, as far back as its server keeps it.
+    """Cut a file out of the media that a channel has carried, as far back as its server keeps it.
 
     The clip begins with the segment, and so with a key picture, that was on its way at --since, and ends with that of
     --until: a line says how much longer it is. Nothing is encoded anew. The file appears when it is complete; a run

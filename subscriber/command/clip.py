@@ -1,4 +1,4 @@
-"""One run of ``tricklecast clip``: what a channel carried between two moments, as one file.
+"""One run of ``tricklecast clip``: the media of a channel between two moments, as one file.
 
 Theory of operation
 ===================
@@ -39,7 +39,7 @@ UNDER_WAY_S: Final = 10.0
 
 @dataclass(frozen=True, slots=True)
 class Clip:
-    """What was asked for.
+    """The user's request.
 
     Attributes:
         since: its begin. until: its end.
@@ -289,6 +289,6 @@ class _Reading:
         return " · ".join(words)
 
     def told(self) -> str:
-        """What was read, for people."""
+        """A line for people about the media that was read."""
         begin = datetime.fromtimestamp(self._span.first.opened_at)
         return f"{count(self._read, 'segment')} ({size(self._bytes)}), from {begin:%Y-%m-%d %H:%M:%S}"

@@ -22,7 +22,7 @@ COLUMNS: Final = {
     "OUT": "bytes_out",
     "TYPE": "content_type",
 }
-"""Where the server's answer has what a column shows."""
+"""The field of the server's answer that each column shows."""
 
 SIZES: Final = ("BYTES", "IN", "OUT")
 NUMBERS: Final = ("NEXT", "SEGMENTS", "READERS", *SIZES)

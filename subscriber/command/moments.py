@@ -140,7 +140,7 @@ class Timetable:
         return await self.ask(f"since={moment.query}&from={first}&limit=1")
 
     async def last(self, until: Moment, first: int = 0) -> tuple[Listed | None, Answer]:
-        """The last segment that began before a moment has passed, and what the server said.
+        """The last segment that began before a moment has passed, and the server's answer.
 
         Args:
             until: the moment. It has passed, or it is now.

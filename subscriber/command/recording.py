@@ -1,7 +1,7 @@
 """The recording of a channel that is over, for ``tricklecast clip``: its server has it in the data directory.
 
 Such a channel has no segments any more under its own numbers: one that begins anew has these. Its playlist of HLS
-(``media.m3u8``) names what there is: for each segment a file, the time of its begin, and its length.
+(``media.m3u8``) names all of it: for each segment a file, the time of its begin, and its length.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ class Piece(Listed):
     """A segment of a recording.
 
     Attributes:
-        url: of its bytes. init: of what comes before them; empty if nothing does.
+        url: of its bytes. init: of the init segment in front of them; empty if there is none.
     """
 
     closed_at: float

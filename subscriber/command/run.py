@@ -33,7 +33,7 @@ from tricklecast.trickle.errors import BrokenByPeer, ChannelNotFound, InvalidSeq
 from tricklecast.trickle.terminal import NO_CREDENTIALS, Credentials, RateMeter, Screen
 
 _FORMATS: Final = {wire.MPEG_TS: ("MPEG-TS", ".ts"), wire.MP4: ("fragmented MP4", ".mp4")}
-"""Of each media type of channels: what it is called, and how the name of its file ends."""
+"""Of each media type of channels: its name, and the ending of its files."""
 
 _NAMED: Final = {
     **dict.fromkeys((".ts", ".mts", ".m2ts"), wire.MPEG_TS),
@@ -49,7 +49,7 @@ COUNTED: Final = ("segments", "bytes", "gaps", "missed", "truncated", "broken", 
 """The counters of :class:`tricklecast.subscriber.SubscriberStatistics` that the last event has."""
 
 WAITING_S: Final = 2.0
-"""After so many seconds without a first segment, a line says what is waited for."""
+"""After this many seconds without a first segment, a line says what the command waits for."""
 
 REPORT_S: Final = 1.0
 """How long the last event may take if its reader does not read, in seconds."""
@@ -83,7 +83,7 @@ async def run(request: Request, report: Report | None = None) -> SubscriberStati
     """Receive a channel until its end, or until the time is over.
 
     Raises:
-        TrickleError: what ``Subscriber`` and the outputs raise. It is no error if the reader of a pipe leaves.
+        TrickleError: those of ``Subscriber`` and of the outputs. It is no error if the reader of a pipe leaves.
     """
     return await _Run(request, report or Report()).run()
 
@@ -304,7 +304,7 @@ class _Run:
             await self._noticed.wait()
 
     async def _watch_start(self) -> None:
-        """Say what is waited for, if the first segment takes long to come."""
+        """Say what the command waits for, if the first segment takes long to come."""
         await anyio.sleep(WAITING_S)
         if self._progress.seq is None and self._progress.statistics().requests:
             self._progress.newest_at = await self._times.newest_began()
@@ -389,8 +389,8 @@ class Report:
 
         Args:
             event: its name in JSON.
-            lines: what people are told.
-            fields: what programs are told.
+            lines: for people.
+            fields: for programs.
 
         Raises:
             SinkClosed: the reader of the events has gone.
@@ -429,14 +429,14 @@ def name_of(error: TrickleError) -> str:
 
 
 class Progress:
-    """Counts, and what is done at the moment.
+    """Counts, and the state at the moment.
 
     Args:
         clock: monotonic seconds.
 
     Attributes:
         seq: the newest segment; ``None`` before the first one.
-        state: what is done instead of reading; empty while segments are read.
+        state: the work instead of reading; empty while segments are read.
         newest_at: when the newest segment began, as far as that is known.
     """
 
@@ -466,7 +466,7 @@ class Progress:
         return {"seconds": self._clock() - self._began_at, **{name: getattr(now, name) for name in COUNTED}}
 
     def summary(self) -> str:
-        """All so far, in the last line for people: what was received, and what was not."""
+        """All so far, in the last line for people: the bytes received, and the faults."""
         now = self.statistics()
         faults = [
             f"{count(now.gaps, 'gap')} ({count(now.missed, 'segment')} missed)" if now.gaps else "",
@@ -484,7 +484,7 @@ class Progress:
         return f"{text}; the newest one began {self._clock() - self.newest_at:.0f} s ago"
 
     def line(self) -> str:
-        """The state in one line. What matters most comes first; the terminal cuts the rest."""
+        """The state in one line. The most important words come first; the terminal cuts the rest."""
         now, seconds = self.statistics(), self._clock() - self._began_at
         waits = self._waiting and (self.newest_at is None or self._clock() - self.newest_at > WAITING_S)
         words = [self.state or (self.waiting() if waits else f"segment {self.seq}"), f"lag {self._lag}"]
@@ -499,7 +499,7 @@ def open_output(request: Request, note: Callable[[str], None]) -> Output:
     """The output that the user named.
 
     Args:
-        note: is told, for people, what is odd about the output.
+        note: gets lines, for people, about oddities of the output.
 
     Raises:
         InvalidInput: nothing can be written there.
@@ -521,7 +521,7 @@ def is_folder(target: str) -> bool:
 
 
 def _misnamed(request: Request, content_type: str) -> str:
-    """What is wrong with the name of a file that gets a channel's bytes as they come; empty if nothing is."""
+    """The fault of the name of a file that gets a channel's bytes as they come; empty if it has none."""
     path = Path(request.output or "")
     promised = _NAMED.get(os.path.splitext(request.output or "")[1].lower(), content_type)
     is_made_anew = is_joined(path) and not request.raw

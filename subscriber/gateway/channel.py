@@ -2,8 +2,7 @@
 
 Pictures and sound come as packets while their segment arrives, are converted once, and go to each viewer. The reader
 begins in the middle of the newest segment, whose first part comes at once: such a burst is no live stream. So viewers
-begin at a key picture behind it. What came in the burst shows what the channel has: its codecs, and whether browsers
-can show them.
+begin at a key picture behind it. The burst itself shows the channel's codecs, and whether browsers can show them.
 """
 
 from __future__ import annotations
@@ -29,7 +28,7 @@ if TYPE_CHECKING:
     from av import Packet
 
 CLOCK_HZ: Final = 90_000
-"""What RTP counts pictures by."""
+"""The clock of RTP for pictures."""
 
 BURST_S: Final = 1.0
 """After this time, in seconds, the burst of the first segment is over, however long the segment goes on."""
@@ -48,10 +47,10 @@ class Channel:
     Args:
         url: the channel's, at each node.
         over: called when it has ended by itself, with the reason.
-        say: is told, for people, what viewers do not get.
+        say: gets lines, for people, about media that viewers do not get.
 
     Attributes:
-        viewers: who watches.
+        viewers: those that watch now.
     """
 
     def __init__(
@@ -72,7 +71,7 @@ class Channel:
         self._task = asyncio.create_task(self._run())
 
     async def kinds(self) -> frozenset[str]:
-        """Wait until it is known what the channel has; returns ``"video"``, ``"audio"``, or both.
+        """Wait until the channel's media is known; returns ``"video"``, ``"audio"``, or both.
 
         Raises:
             TrickleError: the channel cannot be read.

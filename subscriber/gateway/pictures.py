@@ -23,7 +23,7 @@ START: Final = b"\x00\x00\x00\x01"
 _B_SLICES: Final = (1, 6)
 
 PROFILES: Final = {66: "Baseline", 77: "Main", 88: "Extended", 100: "High"}
-"""Profiles with 8 bits and 4:2:0, by ``profile_idc``: what browsers decode."""
+"""Profiles with 8 bits and 4:2:0, by ``profile_idc``: browsers decode these."""
 
 LOOKED_AT: Final = 8
 """Pictures after which a channel is known: B-pictures come in groups of up to three or so, and show among them."""

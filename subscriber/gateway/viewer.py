@@ -48,7 +48,7 @@ class NothingInCommon(TrickleError):
 
 @dataclass(frozen=True, slots=True)
 class Quality:
-    """What a viewer has got.
+    """The media that a viewer has got.
 
     Attributes:
         packets: RTP packets that were sent.
@@ -68,7 +68,7 @@ class Quality:
 
 
 class _Track(MediaStreamTrack):  # type: ignore[misc]
-    """What a sender of aiortc pulls packets from."""
+    """A track that a sender of aiortc pulls packets from."""
 
     def __init__(self, kind: str) -> None:
         super().__init__()
@@ -123,7 +123,7 @@ class Viewer:
 
         Args:
             offer: SDP.
-            kinds: what the channel has: ``"video"``, ``"audio"``, or both.
+            kinds: the channel's media: ``"video"``, ``"audio"``, or both.
 
         Raises:
             BadOffer: it is no SDP that can be used.
@@ -173,7 +173,7 @@ class Viewer:
             self._gone(self, reason)
 
     async def quality(self) -> Quality:
-        """What it has got so far."""
+        """The media that it has got so far."""
         packets, octets, lost, trip = 0, 0, 0.0, None
         for sender in self._peer.getSenders():
             for one in (await sender.getStats()).values():

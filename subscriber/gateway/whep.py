@@ -4,7 +4,7 @@
 ``POST /whep/CHANNEL``   an SDP offer. 201 with the answer, and the viewer's own URL in ``Location``
 ``DELETE`` on that URL   the viewer leaves; 200 however often
 ``PATCH`` on that URL    405: all candidates stand in the answer, and there is no restart of ICE
-``OPTIONS``              what a browser asks before it posts from another site (CORS)
+``OPTIONS``              a browser's question before it posts from another site (CORS)
 =======================  =====================================================================================
 
 A refusal is one line of text. :class:`Gateway` has the channels and viewers, :func:`make_app` is the HTTP around it,
@@ -48,7 +48,7 @@ REPORT_S: Final = 60.0
 
 MAX_LOST: Final = 0.25
 LOSING: Final = 3
-"""A viewer that loses more than that share of its packets at so many looks in a row is let go: it sees no picture."""
+"""A viewer that loses more than that share of its packets at this many looks in a row is let go: it sees no picture."""
 
 _SDP: Final = "application/sdp"
 _CORS: Final = {
@@ -74,7 +74,7 @@ _STATUS: Final[tuple[tuple[type[TrickleError], int], ...]] = (
     (Full, 503),
     (NoMedia, 504),
 )
-"""What a failure is in HTTP; all others are those of the server behind the gateway: 502."""
+"""The HTTP status of each failure; all others are those of the server behind the gateway: 502."""
 
 
 class Gateway:
@@ -82,7 +82,7 @@ class Gateway:
 
     Args:
         servers: the channels' server, at each node of a cluster.
-        say: is told, for people, who comes and goes.
+        say: gets a line, for people, when a viewer comes or goes.
         max_viewers: viewers at a time, of all channels.
         stun: the address of a STUN server, by which the gateway learns its public address; ``None``: it has none.
     """

@@ -4,8 +4,8 @@ libavformat pulls its bytes: it blocks until they come. So it runs in a worker t
 file there, whose bytes the event loop fetches. :class:`Decoding` goes on from segment to segment with the same
 decoders, and begins anew where something is missing.
 
-What cannot be decoded is counted. Bytes from the channel raise nothing but :exc:`NotMedia`: PyAV and its decoders raise
-errors of many kinds for damaged media, and each of them means that the segment cannot be read.
+Packets that cannot be decoded are counted. Bytes from the channel raise nothing but :exc:`NotMedia`: PyAV and its
+decoders raise errors of many kinds for damaged media, and each of them means that the segment cannot be read.
 """
 
 from __future__ import annotations
@@ -135,7 +135,7 @@ class ChunkReader:
         self._rest = data + self._rest
 
     def guard(self, guard: SampleGuard) -> None:
-        """The segment is MP4: libavformat gets only what it can read without harm."""
+        """The segment is MP4: libavformat gets only bytes that it can read without harm."""
         self._guard = guard
         self._rest = self._guarded(self._rest)
 

@@ -8,8 +8,8 @@ reader. Between readers, the producer's wall-clock time is the line (``captured_
 :class:`Arrays` keeps one converter for all pictures: to set up another one takes as long as to scale a picture.
 
 *Batches.* A model wants N pictures in one array. libswscale cannot be told where to write, so that each picture is
-copied once, in the decoder's thread and while it is in the cache, to its place in a block of N. Whoever takes N
-pictures that follow each other in a block has their array without another copy. Where a batch does not begin with a
+copied once, in the decoder's thread and while it is in the cache, to its place in a block of N. A batch of N
+pictures that follow each other in a block is their array, without another copy. Where a batch does not begin with a
 block, as behind a short one, or where pictures were dropped between, its pictures are put together by copying.
 """
 

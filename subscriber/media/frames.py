@@ -7,11 +7,11 @@ the connection waits, and the subscriber goes on at the live edge when its segme
 with ``when_full="drop"``, the oldest picture is dropped.
 
 Each reader may have one thread, from the first bytes of a segment until its end; it is none of those that the
-program's own ``anyio.to_thread`` calls share. Between segments there is no thread. What happens in it is in
-:mod:`tricklecast.subscriber.media.decoding`; what a frame is, in :mod:`tricklecast.subscriber.media.frame`.
+program's own ``anyio.to_thread`` calls share. Between segments there is no thread. Its code is in
+:mod:`tricklecast.subscriber.media.decoding`; frames are in :mod:`tricklecast.subscriber.media.frame`.
 
-What the program does not get is counted: pictures that were dropped, packets that could not be decoded, segments that
-were missed, cut short or unreadable.
+The reader counts all media that the program does not get: pictures that were dropped, packets that could not be
+decoded, segments that were missed, cut short or unreadable.
 """
 
 from __future__ import annotations
@@ -155,7 +155,7 @@ def frames(
             told by a :class:`SoftwareDecoding`. Frames are in the computer's memory in any case.
         threads: how many pictures libavcodec decodes at once; each one comes ``threads - 1`` pictures later. ``None``:
             no picture waits; only parts of one are decoded at once, where its encoder made such parts.
-        when_full: what happens when the program is too slow: ``"wait"``: the reader waits for it; ``"drop"``: the
+        when_full: the remedy when the program is too slow: ``"wait"``: the reader waits for it; ``"drop"``: the
             oldest picture is dropped, so that the program gets the newest ones.
         start: the first segment, as for :class:`~tricklecast.subscriber.Subscriber`, where the default is ``"next"``: a
             program that waits for news wants nothing old, but a viewer wants a picture at once.
@@ -207,7 +207,7 @@ def frames(
         if Start.parse(start).reads_all:  # later subscribers begin at positions
             subscriber.setdefault("on_lag", OnLag.EARLIEST)
     subscribe = partial(Subscriber, url, on_event=on_event, **subscriber)
-    channel = subscribe(start=start).url.channel  # raises what is wrong with the arguments
+    channel = subscribe(start=start).url.channel  # raises the faults of the arguments
     reporter = Reporter[SoftwareDecoding | PicturesDropped](LOGGER, channel, on_event)
     decoding = Decoding(
         kinds,
@@ -304,7 +304,7 @@ class FrameReader(Generic[Item]):
     @property
     def missed_at_end(self) -> int:
         """Segments that were missed between the last one read and the end of the channel; with ``reconnect=True``, of
-        its newest life that has ended. What was missed before a frame is that frame's ``gap``."""
+        its newest life that has ended. A frame's ``gap`` counts those missed before it."""
         return self._missed_at_end
 
     def statistics(self) -> FrameStatistics:
@@ -344,7 +344,7 @@ class FrameReader(Generic[Item]):
                     yield item
 
     def _check_open(self) -> None:
-        if self._is_closed:  # what it still has is not handed out: the end would look like that of the channel
+        if self._is_closed:  # frames it still has are not handed out: the end would look like the channel's
             raise ClosedHere("the reader of frames was closed")
 
     async def next(self) -> Item | None:
@@ -394,7 +394,7 @@ class FrameReader(Generic[Item]):
             self.has_warned = True
             LOGGER.warning(
                 "the program kept the event loop for %.2f s between two frames, and held up all else that runs there, "
-                "the reader too; call what computes in a thread: await anyio.to_thread.run_sync(model, frame.array)",
+                "the reader too; run the model in a thread: await anyio.to_thread.run_sync(model, frame.array)",
                 took_s,
             )
 
@@ -519,7 +519,7 @@ class FrameReader(Generic[Item]):
         self._changed.notify()
 
     def _drop(self, frame: Frame) -> None:
-        """Leave a frame out; the next one says what was missed before it."""
+        """Leave a frame out; the next one takes over its ``gap`` and ``restarted``."""
         at = self._ready.index(frame)
         del self._ready[at]
         self._counts.dropped += 1

@@ -57,7 +57,7 @@ class Track(NamedTuple):
 
     Attributes:
         stream: a template for a muxer; it must not be used after its container was closed.
-        shape: what a decoder has to be set up for; a stream whose shape changes cannot go on in the same file.
+        shape: the properties that a decoder is set up for; a stream whose shape changes cannot go on in the same file.
             ``None``: the segment does not say, as it holds too little of that stream.
     """
 
@@ -137,12 +137,12 @@ def _packets(container: InputContainer, tracks: Mapping[Slot, Track], *, whole: 
 # The file.
 
 _COMMON: Final = {
-    "flush_packets": "1",  # what is muxed is in the file
+    "flush_packets": "1",  # muxed packets are in the file at once
     "max_interleave_delta": "1",  # packets come in order; never wait for a stream that is silent
 }
 
-# Written as a fragmented file, which can be read wherever it breaks off. A fragment is a second at most: what a kill
-# may cost. The streams' starts are kept apart by edit lists, which are written with the first fragment, in ticks of
+# Written as a fragmented file, which can be read wherever it breaks off. A fragment is a second at most: a kill costs
+# no more. The streams' starts are kept apart by edit lists, which are written with the first fragment, in ticks of
 # the movie's clock.
 _MP4: Final = {
     **_COMMON,
@@ -215,7 +215,7 @@ class File:
         self._steps: dict[Slot, int] = {}  # from the decoding time of the packet before to that of the newest
         self._ends: dict[Slot, int] = {}  # when the last picture to be shown ends
         # How many packets of each stream the muxer was given: in all, until the file grew last, and until the time
-        # before that. It gathers packets, and the file grows when it writes what it has. (Two packets may come out of
+        # before that. It gathers packets, and the file grows when it writes them. (Two packets may come out of
         # its queue at once, so that the one that made the file grow need not be the newest: hence the time before.)
         self._given: Counter[Slot] = Counter()
         self._grew_with: Counter[Slot] = Counter()
@@ -353,8 +353,8 @@ class Undescribed(NothingToWrite):
 # Joining.
 
 WAIT_SEGMENTS: Final = 3
-"""A file says at its beginning what streams it has. One that the first segments announce without enough of it to know
-its parameters (a sound that has not begun) is waited for so long, and then left out."""
+"""A file names its streams at its beginning. If the first segments announce a stream without enough of it to know its
+parameters (a sound that has not begun), the joiner waits for it in this many segments, and then leaves it out."""
 
 _RAW: Final = " (--raw, or another ending, takes any bytes)"
 
@@ -363,13 +363,13 @@ class Joiner:
     """Joins segments of MPEG-TS or MP4.
 
     Fragmented MP4 whose later segments come without an init segment is read with the last one that was seen. Pictures
-    that refer to others which were lost are left out, so that nothing in the file is broken. What was lost stays open
-    on the time line, if it is less than 10 s.
+    that refer to others which were lost are left out, so that nothing in the file is broken. A loss of less than 10 s
+    stays open on the time line.
 
     Args:
-        path: the file; its ending says what kind it is to be (:data:`MUXERS`). Where the media changes, the next file
+        path: the file; its ending says which kind it is to be (:data:`MUXERS`). Where the media changes, the next file
             gets a number: ``out-2.mp4``.
-        say: is told, for people, what does not get into the file.
+        say: gets lines, for people, about media that does not get into the file.
 
     Attributes:
         files: those that were made.
@@ -393,8 +393,8 @@ class Joiner:
         self.saved = 0
         self._added = 0
         self._has_failed = False
-        # Of each segment behind the saved ones: what the open file had taken when it had got the segment; empty: it is
-        # in a file that is closed, or left out; None: it waits.
+        # Of each segment behind the saved ones: the packets that the open file had taken when it had got the segment;
+        # empty: it is in a file that is closed, or left out; None: it waits.
         self._taken: deque[Counter[Slot] | None] = deque()
 
     def add(self, data: BinaryIO, name: str, *, whole: bool = True, follows: bool = True) -> None:
@@ -442,7 +442,7 @@ class Joiner:
         try:
             self._write_waiting(last=True)
             self._end()
-            if not self._has_failed:  # what was lost then is not in the file that could be finished now
+            if not self._has_failed:  # packets lost then are not in the file that could be finished now
                 self._note_saved()
             self._say_damage()
         except file_errors() as error:
@@ -500,7 +500,7 @@ class Joiner:
             )
 
     def _write_waiting(self, *, last: bool = False) -> None:
-        """Write what is there, as soon as it is known what the file has to hold."""
+        """Write the waiting packets, as soon as the streams of the file are known."""
         while self._waiting:
             part = self._waiting[0]
             used = {slot for slot, _ in part.packets}
@@ -537,7 +537,7 @@ class Joiner:
         if not damaged and not refused and not part.missing:
             return
         if not self._damaged_segments:
-            self._say(f"{part.name} is damaged: what can be read of it is kept")
+            self._say(f"{part.name} is damaged: its readable part is kept")
         self._damaged_segments += 1
         self._damaged += damaged
         self._missing += part.missing
@@ -566,7 +566,7 @@ class Joiner:
                         continue
                     self._decodable.add(slot)
                     since[slot] = packet.pts or 0
-                # A picture that comes after a keyframe and is shown before it refers to what came before, too.
+                # A picture that comes after a keyframe and is shown before it refers to pictures in front of it, too.
                 if packet.pts is not None and packet.pts < since.get(slot, packet.pts):
                     continue
             yield slot, packet
@@ -621,7 +621,7 @@ class Joiner:
         try:
             if not file.close():
                 self.files.remove(file.path)
-        except packet_errors() as error:  # the media is damaged, not the disk: what follows may be fine
+        except packet_errors() as error:  # the media is damaged, not the disk: the next file may be fine
             self._say(f"{file.path} is not whole: libavformat cannot finish it ({reason(error)})")
         self._taken = deque(None if taken is None else Counter() for taken in self._taken)
 
@@ -660,8 +660,8 @@ class JoinedFile(Output):
     """Puts the segments of a channel into one file that players can seek in.
 
     Args:
-        path: the file; its ending says what kind it is to be.
-        note: is told, for people, what does not get into it.
+        path: the file; its ending says which kind it is to be.
+        note: gets lines, for people, about media that does not get into it.
 
     Raises:
         InvalidInput: that path cannot be written, or PyAV is not installed.
@@ -684,7 +684,7 @@ class JoinedFile(Output):
 
     @property
     def unsaved(self) -> Position | None:
-        """Where another run begins that gets what this file lacks, if nothing more can be written."""
+        """Where another run begins that gets the media this file lacks, if nothing more can be written."""
         return self._positions[0] if self._positions else None
 
     @property
@@ -698,7 +698,7 @@ class JoinedFile(Output):
         self._spool, self._segment = SpooledTemporaryFile(SPOOL_BYTES), segment  # noqa: SIM115 - closed in _add
 
     async def write(self, data: bytes) -> None:
-        """Gather a chunk of it: what a segment holds can be told only when all of it is there."""
+        """Gather a chunk of it: the media of a segment can be told only when all of it is there."""
         assert self._spool is not None
         self._spool.write(data)
 
@@ -722,7 +722,7 @@ class JoinedFile(Output):
             if not isinstance(exc_info[1], TrickleError):
                 raise
             if str(failure) != str(exc_info[1]):  # a full disk is full again
-                self._note(str(failure))  # what came first is what ended the run
+                self._note(str(failure))  # the first error is the one that ended the run
 
     def _add(self, whole: bool) -> None:
         spool, segment = self._spool, self._segment

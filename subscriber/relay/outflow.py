@@ -1,6 +1,6 @@
 """The segments of a channel as one stream of Matroska, in pieces with the times at which they are due.
 
-Everything here blocks and runs in a worker thread. A stream cannot change what it carries: where the media changes, and
+Everything here blocks and runs in a worker thread. A stream cannot change its tracks: where the media changes, and
 where a connection is made anew, another stream begins, with a head of its own.
 """
 
@@ -28,7 +28,7 @@ class Piece:
     """Some bytes of a stream.
 
     Attributes:
-        due_s: when a player decodes what is in it, in seconds from the stream's begin.
+        due_s: when a player decodes its media, in seconds from the stream's begin.
         begins: it is the first one of its stream.
     """
 
@@ -41,7 +41,7 @@ class Outflow(Joiner):
     """Joins segments into streams.
 
     Args:
-        say: is told, for people, what does not get into a stream.
+        say: gets lines, for people, about media that does not get into a stream.
     """
 
     def __init__(self, say: Callable[[str], None]) -> None:
@@ -70,13 +70,13 @@ class Outflow(Joiner):
         return pieces
 
     def renew(self) -> None:
-        """Let another stream begin with the next segment. What was not taken is dropped."""
+        """Let another stream begin with the next segment. Pieces that were not taken are dropped."""
         self._end()
         self._pieces.clear()
 
 
 def aac_parameters(frame: bytes) -> bytes:
-    """What a decoder of AAC must know (ISO 14496-3, AudioSpecificConfig), from the head of a frame in MPEG-TS (ADTS).
+    """The parameters of a decoder of AAC (ISO 14496-3, AudioSpecificConfig), from a frame's head in MPEG-TS (ADTS).
 
     Returns:
         Nothing, if there is no such head: the container has told it already.
@@ -101,7 +101,7 @@ class _Stream(File):
         self._take()
 
     def close(self) -> bool:
-        """End the stream; what libavformat still held is its last piece."""
+        """End the stream; the bytes that libavformat still held are its last piece."""
         try:
             return super().close()
         finally:

@@ -65,7 +65,7 @@ def main() -> None:
     import av
 
     av.logging.set_level(av.logging.ERROR)
-    av.logging.restore_default_callback()  # what the server says about a refusal, on standard error
+    av.logging.restore_default_callback()  # the server's reason for a refusal, on standard error
     url = sys.stdin.buffer.readline().decode().strip()
     try:
         # read() would wait for as many bytes as were asked for; read1() gives those that are there.

@@ -47,7 +47,7 @@ LATE_S: Final = 1.0
 
 @dataclass(frozen=True, slots=True)
 class Request:
-    """What was asked for; times are in seconds.
+    """The user's request; times are in seconds.
 
     Attributes:
         start: where to begin, as of :class:`~tricklecast.subscriber.Subscriber`.
@@ -249,7 +249,7 @@ class _Pace:
     """Lets pieces wait until they are due."""
 
     def __init__(self) -> None:
-        self._begun_at: float | None = None  # when what is due at 0 was due
+        self._begun_at: float | None = None  # when the piece due at 0 was due
 
     async def wait(self, due_s: float, *, is_behind: bool) -> None:
         """Wait for a moment of the stream.

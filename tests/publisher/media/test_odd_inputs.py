@@ -109,7 +109,7 @@ def test_of_a_damaged_source_all_that_decodes_is_published_and_recorded(
     assert "damaged packets published" in done.report.said[1]
     assert len(done.report.said) == 2
     if container == "mpegts":
-        assert said[0].endswith(" is damaged: what can be read of it is kept")
+        assert said[0].endswith(" is damaged: its readable part is kept")
         assert "packets that may be flawed" in said[1]
 
 
@@ -132,7 +132,7 @@ def test_damage_to_mp4_is_told_by_the_recorder(tmp_path: Path, clip: Path, kind:
             run = data.index(b"trun", at)
             data[run + 8 : run + 12] = bytes(4)
     told = record([segments[0], bytes(data), *segments[2:]], tmp_path / "out.mp4")
-    assert told[0] == "segment 1 is damaged: what can be read of it is kept"
+    assert told[0] == "segment 1 is damaged: its readable part is kept"
     assert told[1].endswith("; 1 fragment missing or cut off")
     assert decodable(tmp_path / "out.mp4")["video"] >= 112
 
