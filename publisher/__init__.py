@@ -13,6 +13,7 @@ if TYPE_CHECKING:
     from tricklecast.publisher.events import Finished as Finished
     from tricklecast.publisher.events import Forgotten as Forgotten
     from tricklecast.publisher.events import PublisherEvent as PublisherEvent
+    from tricklecast.publisher.events import PublisherStatistics as PublisherStatistics
     from tricklecast.publisher.events import Reconnected as Reconnected
     from tricklecast.publisher.events import Renumbered as Renumbered
     from tricklecast.publisher.events import Retrying as Retrying
@@ -20,8 +21,7 @@ if TYPE_CHECKING:
     from tricklecast.publisher.events import SegmentLost as SegmentLost
     from tricklecast.publisher.events import SegmentPublished as SegmentPublished
     from tricklecast.publisher.lines import JsonLines as JsonLines
-    from tricklecast.publisher.segments import PublisherStatistics as PublisherStatistics
-    from tricklecast.publisher.segments import SegmentWriter as SegmentWriter
+    from tricklecast.publisher.writer import SegmentWriter as SegmentWriter
 
 __all__, __getattr__, __dir__ = lazy(
     __name__,
@@ -29,10 +29,10 @@ __all__, __getattr__, __dir__ = lazy(
         ".client": "Publisher",
         ".core": "Closed Receipt",
         ".events": (
-            "Disconnected Failed Finished Forgotten PublisherEvent Reconnected Renumbered Retrying SegmentBegun "
-            "SegmentLost SegmentPublished"
+            "Disconnected Failed Finished Forgotten PublisherEvent PublisherStatistics Reconnected Renumbered "
+            "Retrying SegmentBegun SegmentLost SegmentPublished"
         ),
         ".lines": "JsonLines",
-        ".segments": "PublisherStatistics SegmentWriter",
+        ".writer": "SegmentWriter",
     },
 )

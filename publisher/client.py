@@ -28,10 +28,18 @@ import anyio
 from anyio.abc import TaskGroup
 
 from tricklecast.publisher.core import Advance, Plan, Receipt, RetryAfter, parse_start
-from tricklecast.publisher.events import Failed, Finished, PublisherEvent, PublisherReporter, Retrying
+from tricklecast.publisher.events import (
+    Failed,
+    Finished,
+    PublisherEvent,
+    PublisherReporter,
+    PublisherStatistics,
+    Retrying,
+)
 from tricklecast.publisher.lines import JsonLines
 from tricklecast.publisher.requests import Requests
-from tricklecast.publisher.segments import PublisherStatistics, Segments, SegmentWriter
+from tricklecast.publisher.segments import Segments
+from tricklecast.publisher.writer import SegmentWriter
 from tricklecast.trickle import wire
 from tricklecast.trickle.client.arguments import (
     USER_AGENT,
@@ -318,8 +326,7 @@ class Publisher:
                 :meth:`SegmentWriter.settled` waits for the receipt. If nobody asks for it and the segment is lost,
                 leaving the publisher's block raises ``SegmentsUnconfirmed``.
         """
-        if self._state is _State.NEW:
-            raise LocalProtocolError("the publisher is not open: enter its block, or call open()")
+        self._check_opened()
         return SegmentWriter(self._segments, wait=wait)
 
     async def begin(self) -> SegmentWriter:
@@ -355,8 +362,8 @@ class Publisher:
         Raises:
             TrickleError: as :meth:`SegmentWriter.write`.
         """
-        async with self.segment() as segment:
-            segment._is_one_chunk = True
+        self._check_opened()
+        async with SegmentWriter(self._segments, wait=True, is_one_chunk=True) as segment:
             await segment.write(data)
         return segment.receipt
 
@@ -464,6 +471,10 @@ class Publisher:
         if end and self._segments.failure is not None:
             raise self._segments.failure
         return unconfirmed
+
+    def _check_opened(self) -> None:
+        if self._state is _State.NEW:
+            raise LocalProtocolError("the publisher is not open: enter its block, or call open()")
 
     @property
     def _owns_channel(self) -> bool:

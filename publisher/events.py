@@ -18,6 +18,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable
+from dataclasses import dataclass
 from typing import Final, TypeAlias
 
 from tricklecast.publisher.core import Receipt
@@ -151,6 +152,34 @@ PublisherEvent: TypeAlias = (
     | Failed
     | Finished
 )
+
+
+@dataclass(frozen=True, slots=True)
+class PublisherStatistics:
+    """A publisher's counters at one moment.
+
+    Attributes:
+        segments: published with bytes: the server has confirmed them.
+        bytes: of those segments.
+        empty: published without a byte, by the writer or by idle rotation.
+        in_flight: entered, and not yet published or lost.
+        retries: requests made again, those for the position included.
+        buffered_bytes: bytes that the server has not confirmed, and that are held to be sent, or sent again.
+        dropped: given up here for newer ones, because the buffer was full.
+        lost: failed, or left unconfirmed by the end, although bytes of them had been handed over.
+        last_error: the newest error of a segment, or why nothing more can be published.
+    """
+
+    segments: int = 0
+    bytes: int = 0
+    empty: int = 0
+    in_flight: int = 0
+    buffered_bytes: int = 0
+    retries: int = 0
+    dropped: int = 0
+    lost: int = 0
+    last_error: Exception | None = None
+
 
 _LEVELS: Final[dict[type, int]] = {
     Reconnected: logging.INFO,

@@ -233,7 +233,7 @@ class Feed:
         if self._failure is not None:
             raise self._failure
         for segment in self._in_flight:
-            segment._seen = True  # the next lines tell it
+            segment._entered().is_seen = True  # the next lines tell it
             self.totals.lost += 1
             self._warn(f"segment {segment.seq} is lost: no answer within {CONFIRM_S:g} s")
         self._in_flight.clear()
@@ -246,7 +246,7 @@ class Feed:
         Returns:
             How many others no line has told.
         """
-        results = [(one._result, size) for one, size in self._in_flight.items()]
+        results = [(one._entered().result, size) for one, size in self._in_flight.items()]
         self._in_flight.clear()
         self.totals.segments += sum(isinstance(result, Receipt) for result, _ in results)
         return sum(size > 0 and not isinstance(result, Receipt) for result, size in results)

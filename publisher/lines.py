@@ -13,7 +13,7 @@ from typing import Self
 
 import anyio
 
-from tricklecast.publisher.segments import SegmentWriter
+from tricklecast.publisher.writer import SegmentWriter
 from tricklecast.trickle.client.arguments import check_number
 from tricklecast.trickle.client.tasks import BackgroundTask
 from tricklecast.trickle.errors import LocalProtocolError, TrickleError

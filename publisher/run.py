@@ -21,12 +21,12 @@ from tricklecast.publisher.events import (
     Failed,
     Forgotten,
     PublisherEvent,
+    PublisherStatistics,
     Reconnected,
     Retrying,
     SegmentPublished,
 )
 from tricklecast.publisher.feed import Feed, Totals, stepping
-from tricklecast.publisher.segments import PublisherStatistics
 from tricklecast.publisher.steps import Source
 from tricklecast.trickle.amounts import count, rate, size, transferred
 from tricklecast.trickle.client.arguments import channel_urls, server_url

@@ -11,9 +11,8 @@ from __future__ import annotations
 
 from collections import defaultdict, deque
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import partial
-from types import TracebackType
 from typing import Final, TypeAlias, assert_never
 
 import anyio
@@ -24,6 +23,7 @@ from tricklecast.publisher.events import (
     Failed,
     Forgotten,
     PublisherReporter,
+    PublisherStatistics,
     Renumbered,
     Retrying,
     SegmentBegun,
@@ -38,11 +38,9 @@ from tricklecast.trickle.client.tasks import HomeLoop, Notifier, clock
 from tricklecast.trickle.errors import (
     ClosedHere,
     ConnectionLost,
-    LocalProtocolError,
     PublisherFull,
     SegmentDropped,
     TrickleError,
-    as_bytes,
 )
 
 MAX_IN_FLIGHT: Final = 1000
@@ -62,234 +60,6 @@ MAX_UNSEEN: Final = 1000
 """Failed segments that are remembered until the end, in case the program does not ask for their result."""
 
 
-@dataclass(frozen=True, slots=True)
-class PublisherStatistics:
-    """A publisher's counters at one moment.
-
-    Attributes:
-        segments: published with bytes: the server has confirmed them.
-        bytes: of those segments.
-        empty: published without a byte, by the writer or by idle rotation.
-        in_flight: entered, and not yet published or lost.
-        retries: requests made again, those for the position included.
-        buffered_bytes: bytes that the server has not confirmed, and that are held to be sent, or sent again.
-        dropped: given up here for newer ones, because the buffer was full.
-        lost: failed, or left unconfirmed by the end, although bytes of them had been handed over.
-        last_error: the newest error of a segment, or why nothing more can be published.
-    """
-
-    segments: int = 0
-    bytes: int = 0
-    empty: int = 0
-    in_flight: int = 0
-    buffered_bytes: int = 0
-    retries: int = 0
-    dropped: int = 0
-    lost: int = 0
-    last_error: Exception | None = None
-
-
-class SegmentWriter:
-    """One segment while it is being written; made by :meth:`Publisher.segment`.
-
-    Leaving the block normally ends the segment and waits for its receipt, unless ``wait=False`` was asked for: then
-    only until it was handed over, and :meth:`settled` waits for the rest. Leaving the block with an exception cuts the
-    segment off, so that nobody takes the part for the whole: the server closes it as truncated.
-    """
-
-    def __init__(self, segments: Segments, *, wait: bool) -> None:
-        self._segments = segments
-        self._wait = wait
-        self._is_entered = self._left = self._writing = False
-        self._is_one_chunk = False  # its first chunk is its last one
-        # What follows is for Segments, too.
-        self._is_told = segments.is_detailed  # events say that it begins and is published
-        self._entered_at = self._ended_at = 0.0
-        self._first_byte_s: float | None = None
-        self._upload: Upload | None = None  # its request, once there is something to send
-        self._has_number = True  # that of its request, unless it was given up: then another segment may have got it
-        self._done = Notifier()
-        self._result: Receipt | Exception | None = None
-        self._seen = False  # its writer knows the result
-        self._asking = 0  # tasks that wait for the result
-
-    @property
-    def seq(self) -> int:
-        """Its number in the channel. Before the first chunk, the one that it would get now; final once it was
-        published."""
-        self._check_entered()
-        return self._segments.coming_seq if self._upload is None else self._upload.ticket.seq
-
-    @property
-    def receipt(self) -> Receipt:
-        """Return the result of the segment.
-
-        Raises:
-            TrickleError: it failed (``ClosedHere``: it was cut off here; ``SegmentDropped``: it was given up here).
-            LocalProtocolError: it is not over yet.
-        """
-        self._check_entered()
-        if isinstance(self._result, Receipt):
-            return self._result
-        self._check_result()
-        raise LocalProtocolError("the segment is not over yet")
-
-    async def __aenter__(self) -> SegmentWriter:
-        if self._is_entered:
-            raise LocalProtocolError("a segment is entered once")
-        await self._segments.enter(self)
-        self._is_entered, self._entered_at = True, self._segments.now()
-        return self
-
-    async def __aexit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        self._left = True
-        handed_over = False
-        try:
-            if error is None:
-                self.end_nowait()
-                if self._wait:
-                    await self.settled()
-                elif self._result is None and self._upload is not None:
-                    await self._upload.body.flush()
-                handed_over = not self._wait
-        finally:
-            if not handed_over and self._result is None:
-                self.abort()
-
-    async def write(self, chunk: bytes) -> None:
-        """Write one chunk; returns once it was handed to the connection. Readers get it as it is, in one piece.
-
-        While the connection has to be made again, it returns at once as long as the chunk can be kept.
-
-        A call that is cancelled has handed over the whole chunk, or nothing of it, and the segment goes on, unless the
-        cancellation leaves its block. ``sent`` of its receipt counts what was handed over.
-
-        Args:
-            chunk: the bytes. An empty one is ignored.
-
-        Raises:
-            ChannelEnded: the channel has ended.
-            ChannelNotFound: there is no such channel, and it may not be created.
-            ChannelBusy: another client publishes to the channel.
-            Superseded: the segment is closed, or another publisher has taken it over.
-            SegmentTooLarge: the server keeps only the first part of it.
-            Refused: the server said no.
-            ConnectionLost: the connection broke, and the segment could not be sent again.
-            SegmentDropped: it was given up, since the buffer was full.
-            LocalProtocolError: the segment is not open, or another task is writing it.
-            TypeError: the chunk is not bytes.
-        """
-        if self._left or self._writing or not self._is_entered:
-            self._check_open()
-        self._writing = True
-        try:
-            if self._result is not None:
-                self._check_result()
-            if data := chunk if isinstance(chunk, bytes) else as_bytes(chunk):
-                upload = self._upload or self._segments.bind(self)
-                if not await upload.body.put(data, last=self._is_one_chunk):
-                    self._check_result()
-        finally:
-            self._writing = False
-
-    def write_nowait(self, chunk: bytes) -> None:
-        """Write one chunk without waiting, for live media: what the connection does not take now waits in memory.
-
-        Raises:
-            TypeError: the chunk is not bytes.
-            SegmentDropped: the buffer has no room for it; the segment is given up.
-            TrickleError: as :meth:`write`.
-        """
-        self._check_open()
-        self._check_result()
-        if (data := as_bytes(chunk)) and not self._segments.bind(self).body.put_nowait(data):
-            if self._result is None:
-                self._segments.drop(self)
-            self._check_result()
-
-    def end_nowait(self) -> None:
-        """End the segment without waiting, instead of leaving its block; :meth:`settled` waits for the receipt."""
-        if self._writing or not self._is_entered:
-            self._check_entered()
-            self._check_writer()
-        self._left = True
-        self._ended_at = self._segments.now()
-        if self._result is None:
-            upload = self._upload or self._segments.bind(self)
-            upload.body.end()
-
-    async def end(self) -> Receipt:
-        """End the segment, and wait for its receipt. A wait that is cancelled changes nothing: call it again.
-
-        Raises:
-            TrickleError: it failed, as in :meth:`write`.
-        """
-        self._check_entered()
-        if not self._left:
-            self.end_nowait()
-        return await self.settled()
-
-    def abort(self) -> None:
-        """Cut the segment off, unless it is over: the server closes it as truncated, and its result is ``ClosedHere``.
-
-        It does not wait, so it is called without ``await``::
-
-            segment.abort()
-
-        Raises:
-            LocalProtocolError: it has not been entered.
-        """
-        self._check_entered()
-        self._left = True
-        if self._result is None:
-            self._segments.give_up(self, ClosedHere("the segment was cut off"))
-
-    async def settled(self) -> Receipt:
-        """Wait until it was published or lost. A wait that is cancelled changes nothing.
-
-        Raises:
-            TrickleError: it failed, as in :meth:`write`.
-        """
-        if not self._is_entered:
-            self._check_entered()
-        self._asking += 1
-        try:
-            while self._result is None:
-                await self._done.wait()
-        finally:
-            self._asking -= 1
-        return self._result if isinstance(self._result, Receipt) else self.receipt
-
-    def _check_entered(self) -> None:
-        if not self._is_entered:
-            raise LocalProtocolError(
-                "the segment has not been entered: write in its block (async with publisher.segment())"
-            )
-
-    def _check_open(self) -> None:
-        self._check_entered()
-        if self._left:
-            raise LocalProtocolError("the segment is not open")
-        self._check_writer()
-
-    def _check_result(self) -> None:
-        """Raise why the segment failed, if it did."""
-        if isinstance(self._result, Exception):
-            self._seen = True
-            raise self._result
-
-    def _check_writer(self) -> None:
-        if self._writing:
-            raise LocalProtocolError("another task is writing this segment: a segment has one writer at a time")
-
-    @property
-    def _handed(self) -> int:
-        """Bytes that were handed over."""
-        return 0 if self._upload is None else self._upload.body.handed
-
-
 class Upload:
     """The requests for one seq, one after the other, the first of which most often begins as a preconnect."""
 
@@ -302,7 +72,7 @@ class Upload:
         self.waits = True  # no carrier has had it yet, and it is to get one
         self.is_carried = False  # a request is being made
         self.stay: anyio.CancelScope | None = None  # cancelling it cuts this attempt off: another one follows
-        self.segment: SegmentWriter | None = None  # None while it is a preconnect
+        self.segment: InFlight | None = None  # None while it is a preconnect
         self.touched = False  # something of it has been handed to a connection
         self.resting = False  # it has to be made again, and nothing of that has been handed to a connection yet
 
@@ -313,9 +83,42 @@ class Upload:
             self.scope.cancel()
 
 
-def _hold(segment: SegmentWriter) -> int:
+@dataclass(slots=True, eq=False)
+class InFlight:
+    """A segment from its beginning on. Its writer says what comes of it, :class:`Segments` what becomes of it."""
+
+    entered_at: float
+    is_told: bool  # events say that it begins and is published
+    ended_at: float = 0.0  # when its writer ended it; 0: it has not
+    left: bool = False  # its writer has ended it or cut it off
+    upload: Upload | None = None  # its request, once there is something to send
+    has_number: bool = True  # that of its request, unless it was given up: then another segment may have got it
+    first_byte_s: float | None = None  # as in a receipt
+    result: Receipt | Exception | None = None  # None while it is neither published nor lost
+    done: Notifier = field(default_factory=Notifier)  # there is a result
+    is_seen: bool = False  # the program knows the result
+    asking: int = 0  # tasks that wait for the result
+
+    @property
+    def seq(self) -> int | None:
+        """Its number; ``None`` before there is something to send, and if another segment may have got it."""
+        return self.upload.ticket.seq if self.upload is not None and self.has_number else None
+
+    @property
+    def handed(self) -> int:
+        """Bytes that were handed over."""
+        return 0 if self.upload is None else self.upload.body.handed
+
+    def check(self) -> None:
+        """Raise why the segment failed, if it did."""
+        if isinstance(self.result, Exception):
+            self.is_seen = True
+            raise self.result
+
+
+def _hold(segment: InFlight) -> int:
     """How much of a connection a segment has: nothing, one that is being made, or one that has taken bytes of it."""
-    upload = segment._upload
+    upload = segment.upload
     return 0 if upload is None or not upload.is_carried else 1 + (upload.touched and not upload.resting)
 
 
@@ -359,7 +162,7 @@ class Segments:
         self._accepting = True
         self._stopped = False
         self.most = MAX_IN_FLIGHT  # segments that may wait
-        self._pending: list[SegmentWriter] = []
+        self._pending: list[InFlight] = []
         self._ahead: list[Upload] = []  # preconnects, by seq
         self._queued: deque[Upload] = deque()  # requests of segments that wait for others' tasks to end, by seq
         self._carriers = 0  # tasks that carry requests, one after the other
@@ -367,7 +170,7 @@ class Segments:
         self._due: deque[Upload] = deque()  # the latter
         self._free: list[Notifier] = []  # of carriers that wait for a request
         self._entering: deque[Notifier] = deque()  # of tasks that wait for room; the first one enters next
-        self._unseen: deque[SegmentWriter] = deque()  # failed; at most MAX_UNSEEN
+        self._unseen: deque[InFlight] = deque()  # failed; at most MAX_UNSEEN
         self.forgotten = 0  # older ones of them whose writers did not know it
         self._pause_until = 0.0
         self._idle_since = 0.0
@@ -390,21 +193,16 @@ class Segments:
         return self.failure or self._plan.error
 
     @property
-    def is_detailed(self) -> bool:
-        """Whether anybody is told that a segment begins and is published."""
-        return self._report.is_detailed
-
-    @property
     def unseen(self) -> tuple[tuple[int, ...], int]:
         """The segments that were lost, dropped or cut off, and of which their writers do not know it: the seqs of the
         newest, and how many there are besides, older ones or without a number."""
-        found = [one for one in self._unseen if not (one._seen or one._asking)]
-        seqs = sorted(one._upload.ticket.seq for one in found if one._upload is not None and one._has_number)
+        found = [one for one in self._unseen if not (one.is_seen or one.asking)]
+        seqs = sorted(one.seq for one in found if one.seq is not None)
         return tuple(seqs), self.forgotten + len(found) - len(seqs)
 
     # For segments.
 
-    async def enter(self, segment: SegmentWriter) -> None:
+    async def enter(self) -> InFlight:
         """Begin a segment. If the buffer is full, drop the oldest ones or wait.
 
         Raises:
@@ -416,13 +214,15 @@ class Segments:
             self._home.check()
         if self._drops:
             since = self.now() - self._buffer_s
-            if self._pending and (self._is_full or 0 < self._pending[0]._ended_at < since):
-                self._drop_while(lambda oldest: self._is_full or 0 < oldest._ended_at < since)
+            if self._pending and (self._is_full or 0 < self._pending[0].ended_at < since):
+                self._drop_while(lambda oldest: self._is_full or 0 < oldest.ended_at < since)
         elif self._is_full or self._entering:
             await self._wait_for_room()
+        segment = InFlight(self.now(), self._report.is_detailed)
         self._pending.append(segment)
         if self._entering:
             self._let_in()
+        return segment
 
     def check_loop(self) -> None:
         """Check that this is the event loop in which the publisher was opened.
@@ -469,7 +269,7 @@ class Segments:
         self._drop_while(lambda oldest: not self._buffer.fits(size), spare=body)
         return self._buffer.fits(size)
 
-    def _drop_while(self, condition: Callable[[SegmentWriter], bool], spare: Body | None = None) -> None:
+    def _drop_while(self, condition: Callable[[InFlight], bool], spare: Body | None = None) -> None:
         """Drop the oldest segments as long as the condition holds for the oldest one that is left.
 
         Those that a connection carries come last: on a slow network each would be cut when most of it had been sent,
@@ -477,7 +277,7 @@ class Segments:
         then its segment is the oldest one again. Before them come those for which a connection is being made: their
         numbers have to be used all the same.
         """
-        found = [one for one in self._pending if one._upload is None or one._upload.body is not spare]
+        found = [one for one in self._pending if one.upload is None or one.upload.body is not spare]
         found.sort(key=_hold)
         for oldest in found:  # in their order, those that are carried behind all others
             if not condition(oldest):
@@ -498,33 +298,33 @@ class Segments:
         assert seq is not None, "the position was found before the first segment"
         return seq
 
-    def bind(self, segment: SegmentWriter) -> Upload:
+    def bind(self, segment: InFlight) -> Upload:
         """The request of a segment for which there is something to send: the oldest preconnect, or a new one."""
-        if segment._upload is None:
+        if segment.upload is None:
             if self.error is not None:
-                segment._seen = True
+                segment.is_seen = True
                 raise self.error
             upload = self._ahead.pop(0) if self._ahead else self._open()
-            upload.segment, segment._upload = segment, upload
+            upload.segment, segment.upload = segment, upload
             self._plan.numbering.bind(upload.ticket.seq)
-        return segment._upload
+        return segment.upload
 
-    def give_up(self, segment: SegmentWriter, result: TrickleError, *, tell: bool = True, gap: bool = False) -> None:
+    def give_up(self, segment: InFlight, result: TrickleError, *, tell: bool = True, gap: bool = False) -> None:
         """End a segment in the middle, with the error that its writer gets.
 
         Args:
             tell: tell the server, too, so that readers do not wait for the rest.
             gap: its number may stay unused.
         """
-        upload = segment._upload
-        if upload is not None and segment._result is None:
+        upload = segment.upload
+        if upload is not None and segment.result is None:
             if upload.waits and gap:
                 self._remove(upload)
                 self._plan.numbering.settle(upload.ticket.seq, closed=False)
                 upload.body.stop()
             elif upload.waits and self._close_up(upload):
                 upload.body.stop()
-                segment._has_number = False
+                segment.has_number = False
             elif not self._regain(upload, gap=gap):
                 self._plan.numbering.settle(upload.ticket.seq, closed=False)
                 if upload.touched and tell:
@@ -559,13 +359,12 @@ class Segments:
             if self.now() < self._idle_since + every_s:
                 continue
             self._idle_since = self.now()
-            idle = all(segment._upload is None for segment in self._pending)
+            idle = all(segment.upload is None for segment in self._pending)
             if idle and not self._plan.uncertain and self._accepting and self.error is None:
-                segment = SegmentWriter(self, wait=True)
-                segment._entered_at = self._idle_since
+                segment = InFlight(self._idle_since, self._report.is_detailed)
                 self.bind(segment).body.end()
-                while segment._result is None:
-                    await segment._done.wait()
+                while segment.result is None:
+                    await segment.done.wait()
 
     async def finish(self, limit_s: float, patience_s: float, *, tell: bool) -> tuple[int, ...]:
         """Take no more segments: those being written are cut off, those that were ended may still be confirmed.
@@ -580,9 +379,9 @@ class Segments:
         """
         self._accepting = False
         self._notify()  # tasks that wait for room hear of the end
-        before = [segment for segment in self._pending if segment._handed]
+        before = [segment for segment in self._pending if segment.handed]
         for segment in list(self._pending):
-            if segment._upload is None or not segment._upload.body.over:
+            if segment.upload is None or not segment.upload.body.over:
                 self.give_up(segment, ClosedHere("the publisher was closed"), tell=tell)
         with anyio.move_on_after(limit_s):
             left = len(self._pending) + 1
@@ -594,7 +393,7 @@ class Segments:
         for segment in list(self._pending):
             why = f"no answer within {patience_s:.0f} s after the publisher was closed"
             self.give_up(segment, ConnectionLost(seq=segment.seq, detail=why), tell=False, gap=True)
-        return tuple(one.seq for one in before if one._has_number and not isinstance(one._result, Receipt))
+        return tuple(one.seq for one in before if one.seq is not None and not isinstance(one.result, Receipt))
 
     def stop(self) -> None:
         """No further request is made, neither a new one nor a retry: it could bring an ended channel back to life."""
@@ -639,9 +438,9 @@ class Segments:
 
     # Requests.
 
-    def drop(self, segment: SegmentWriter) -> None:
+    def drop(self, segment: InFlight) -> None:
         """Give a segment up for a newer one."""
-        upload = segment._upload
+        upload = segment.upload
         begun_as = upload.ticket.seq if upload is not None and upload.touched else None
         if begun_as is not None:
             self._plan.uncertain = True
@@ -713,13 +512,13 @@ class Segments:
         is_wanted = self._accepting or not gap  # at the end, no segment gets it
         if is_wanted and not upload.waits and self._plan.numbering.release(upload.ticket.seq):
             self._ahead.insert(0, upload)
-            upload.segment._has_number = False
+            upload.segment.has_number = False
         elif gap:
             return False
         else:
             upload.body.end()
             upload.stands_in = True
-            upload.segment._has_number = not upload.waits
+            upload.segment.has_number = not upload.waits
         upload.segment, upload.resting = None, False
         return True
 
@@ -772,7 +571,7 @@ class Segments:
             upload.body.stop()
             if upload in self._ahead:
                 self._ahead.remove(upload)
-            if upload.segment is not None and upload.segment._result is None:
+            if upload.segment is not None and upload.segment.result is None:
                 self._settle(upload.segment, self.error or ClosedHere("the segment was cut off"))
             upload.segment = None  # no cycle: the collector of garbage has nothing to do for segments
             self._carried -= 1
@@ -813,7 +612,7 @@ class Segments:
         if plan.uncertain or self._stopped or self.error is not None or self.now() < self._pause_until:
             return False
         for segment in self._pending:
-            other = segment._upload
+            other = segment.upload
             if other is not None and other.resting and other.ticket.seq < seq:
                 return False
         return plan.numbering.may_open(seq)
@@ -835,7 +634,7 @@ class Segments:
         now, segment = self.now(), upload.segment
         first_byte_s = answered_s = None
         if segment is not None:
-            first_byte_s, answered_s = segment._first_byte_s, now - segment._entered_at
+            first_byte_s, answered_s = segment.first_byte_s, now - segment.entered_at
         progress = Progress(
             sending.sent,
             sending.is_whole,
@@ -900,7 +699,7 @@ class Segments:
             return False
         again = Upload(upload.ticket, upload.body)
         again.segment, again.resting = segment, True
-        segment._upload, upload.segment, upload.body = again, None, Body(self._buffer)
+        segment.upload, upload.segment, upload.body = again, None, Body(self._buffer)
         at = sum(one.ticket.seq < upload.ticket.seq for one in self._queued)
         self._queued.insert(at, again)
         return True
@@ -915,8 +714,8 @@ class Segments:
         upload.touched, upload.resting = True, False
         self._plan.begin(upload.ticket)
         if upload.segment is not None:
-            upload.segment._first_byte_s = self.now() - upload.segment._entered_at
-            if upload.segment._is_told:
+            upload.segment.first_byte_s = self.now() - upload.segment.entered_at
+            if upload.segment.is_told:
                 self._report(SegmentBegun(upload.ticket.seq))
         self._notify()
         self.open_ahead()
@@ -933,43 +732,42 @@ class Segments:
             self._settle(upload.segment, result)
         self.open_ahead()
 
-    def _settle(self, segment: SegmentWriter, result: Receipt | Exception) -> None:
+    def _settle(self, segment: InFlight, result: Receipt | Exception) -> None:
         """A segment was published or lost, unless that was known before."""
-        if segment._result is None:
+        if segment.result is None:
             self._idle_since = self.now()
-            segment._result = result
-            segment._done.notify()
+            segment.result = result
+            segment.done.notify()
             self._report_result(segment, result)
         if segment in self._pending:
             self._pending.remove(segment)
             self._notify()
 
-    def _report_result(self, segment: SegmentWriter, result: Receipt | Exception) -> None:
+    def _report_result(self, segment: InFlight, result: Receipt | Exception) -> None:
         match result:
             case Receipt(sent=size):
                 self._counts["segments" if size else "empty"] += 1
                 self._counts["bytes"] += size
-                if segment._is_told:
+                if segment.is_told:
                     self._report(SegmentPublished(result))
                 return
             case SegmentDropped():
                 self._counts["dropped"] += 1
                 self._last_error = result
-                if segment._upload is not None:
+                if segment.upload is not None:
                     self._unseen.append(segment)
             case ClosedHere():
-                if segment._handed and not segment._left:  # by the end of the publisher, not by its own writer
+                if segment.handed and not segment.left:  # by the end of the publisher, not by its own writer
                     self._unseen.append(segment)
             case Exception():
                 self._last_error = result
-                if segment._handed:
+                if segment.handed:
                     self._counts["lost"] += 1
                     self._unseen.append(segment)
         if len(self._unseen) > MAX_UNSEEN:
             oldest = self._unseen.popleft()
-            self.forgotten += not (oldest._seen or oldest._asking)
-        upload = segment._upload
-        self._report(SegmentLost(upload.ticket.seq if upload is not None and segment._has_number else None, result))
+            self.forgotten += not (oldest.is_seen or oldest.asking)
+        self._report(SegmentLost(segment.seq, result))
 
     # Requests that carry no segment.
 

@@ -175,8 +175,10 @@ def test_segments_that_a_connection_carries_are_given_up_last() -> None:
                 made.append(segment)
                 if number == 3:
                     await trickle.seen("POST 3")
-                    await until(lambda: all(one._upload and one._upload.touched for one in made))
-            dropped = [number for number, one in enumerate(made) if isinstance(one._result, errors.SegmentDropped)]
+                    await until(lambda: all((upload := one._entered().upload) and upload.touched for one in made))
+            dropped = [
+                number for number, one in enumerate(made) if isinstance(one._entered().result, errors.SegmentDropped)
+            ]
             assert dropped == [4, 5, 6, 7]
             trickle.back.set()
             for number in (0, 1, 2, 3, 8, 9):

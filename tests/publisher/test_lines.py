@@ -133,7 +133,7 @@ def test_a_lost_segment_is_told_and_the_next_line_begins_another_one() -> None:
             async with out:
                 await out.write(1)
                 assert out._segment is not None
-                pub._segments.drop(out._segment)
+                pub._segments.drop(out._segment._entered())
                 with pytest.raises(errors.SegmentDropped):
                     await out.write(2)
                 await out.write(3)

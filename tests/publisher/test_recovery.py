@@ -631,11 +631,11 @@ def test_no_two_segments_get_one_number() -> None:
             for one in made:
                 one.write_nowait(b"x")
                 one.end_nowait()
-            await until(lambda: made[0].seq == 8 and made[0]._upload in pub._segments._queued)
+            await until(lambda: made[0].seq == 8 and made[0]._entered().upload in pub._segments._queued)
             made[0].abort()  # so that its number is that of a preconnect
             await until(lambda: len(pub._segments._ahead) == 1)
             moves.set()
-            await until(lambda: made[4].seq == 8 and made[4]._upload in pub._segments._queued)
+            await until(lambda: made[4].seq == 8 and made[4]._entered().upload in pub._segments._queued)
             made[6].abort()
             made.append(await pub.begin())
             made[-1].write_nowait(b"x")

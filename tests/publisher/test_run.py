@@ -15,9 +15,9 @@ from tests.support.peers import Head, Peer, fake_server
 from tests.support.peers import run as run_in_loop
 from tests.support.ports import free_port
 from tests.support.waiting import until
+from tricklecast.publisher.events import PublisherStatistics
 from tricklecast.publisher.feed import Totals
 from tricklecast.publisher.run import Status, _other_publisher, run
-from tricklecast.publisher.segments import PublisherStatistics
 from tricklecast.publisher.steps import Chunk, IsStopped, Report, SegmentEnd, Step
 from tricklecast.trickle import wire
 from tricklecast.trickle.errors import Superseded, TrickleError, error_for
