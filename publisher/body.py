@@ -63,8 +63,8 @@ class Buffer:
 class Body:
     """The chunks of one segment: from a writer to one request after the other.
 
-    Each request sends them from the start. They are kept for the next request as long as the buffer has room. Beyond
-    that, once the request under way has sent them all, they are let go, and the body cannot be sent again.
+    Each request sends them from the start. The body keeps them for the next request as long as the buffer has room.
+    Beyond that, once the request under way has sent them all, it lets them go, and cannot be sent again.
     """
 
     def __init__(self, buffer: Buffer) -> None:

@@ -90,7 +90,7 @@ class Reconnected(Event):
 
 class Forgotten(Event):
     """The server does not have segments any more that it had confirmed: it was killed, and had not stored them, or the
-    channel has expired. Readers that have not read them by now are told of a gap, or of segments without bytes.
+    channel has expired. Readers that have not read them by now see a gap, or segments without bytes.
 
     Attributes:
         first: the oldest of them.
@@ -213,7 +213,7 @@ class PublisherReporter(Reporter[PublisherEvent]):
 
     @property
     def is_detailed(self) -> bool:
-        """Whether anybody is told that a segment begins and is published. Else these events need not be made."""
+        """Whether anybody hears of it when a segment begins and is published. Else these events need not be made."""
         return self._on_event is not None or self._logger.isEnabledFor(logging.DEBUG)
 
     def lost(self, error: TrickleError) -> None:

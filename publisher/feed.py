@@ -63,8 +63,8 @@ class Totals:
 async def stepping(source: Callable[[IsStopped], Iterator[Step]]) -> AsyncIterator[Steps]:
     """Run a source in a thread, for asyncio. The block is entered once the source is open.
 
-    Leaving the block stops the source. A read that blocks is not waited for: the thread is a daemon, and ends with its
-    read or with the process.
+    Leaving the block stops the source, and does not wait for a read that blocks: the thread is a daemon, and ends with
+    its read or with the process.
 
     Raises:
         Exception: the source's, if it cannot be opened; a later one comes out of :meth:`Steps.receive`.
@@ -161,9 +161,9 @@ class Feed:
     Args:
         publisher: entered; made with ``when_full="drop"`` if segments may be dropped, otherwise with ``"wait"``.
         drops: segments are dropped when the network is too slow; otherwise the source waits.
-        warn: is told, for people, about each segment that is lost or dropped; so is the publisher's log.
-        shorten: is told the size of a segment that the server refuses as too large: without an end to it, all that
-            follows would be lost, too.
+        warn: gets a line for people about each segment that is lost or dropped; the publisher's log has it, too.
+        shorten: called with the size of a segment that the server refuses as too large: without an end to it, the rest
+            of the media would be lost, too.
     """
 
     def __init__(

@@ -23,7 +23,7 @@ class Requests:
     """Makes the requests about one channel; :class:`~tricklecast.publisher.client.Publisher` has the arguments.
 
     Attributes:
-        on_move: is told when a request goes to another node: why, in how many seconds, the attempt and the segment.
+        on_move: called when a request goes to another node: with the error, the pause in seconds, attempt and segment.
         alone: there is one node only.
     """
 

@@ -150,7 +150,7 @@ async def _tell_watch_page(url: str, tls: ssl.SSLContext | bool, say: Callable[[
 
     page = f"/watch/{quote(channel_urls(url)[0].channel, safe='')}"
     root = server_url(split_urls(url)[0])
-    with suppress(TrickleError):  # a server that is away is told of by the publisher
+    with suppress(TrickleError):  # the publisher tells of a server that is away
         answer = await ask(root, page, tls, None, method="HEAD")
         if answer.status_code == 200 and answer.headers.get("Content-Type", "").startswith("text/html"):
             say(f"watch it at {redacted_urls(root)}{page}")

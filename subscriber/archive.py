@@ -649,7 +649,7 @@ async def record(
             recording wants everything from there on: ``on_lag`` is ``"earliest"`` unless it is given.
         keep_segments, keep_bytes: how much the folder may hold; the oldest segments are removed, and the index says
             so. ``None``: everything is kept.
-        on_segment: is told each segment that was recorded.
+        on_segment: called with each segment that was recorded.
         options: of :class:`tricklecast.subscriber.Subscriber`.
 
     Raises:

@@ -80,14 +80,14 @@ if TYPE_CHECKING:
     import httpx
 
 STALL_TIMEOUT_S: Final = 30.0
-"""Default for the longest silence within a segment before the server is asked whether it is still there."""
+"""Default for the longest silence within a segment before the subscriber asks whether the server is still there."""
 
 HELD_S: Final = 1.0
 """A server that closes the connection 1 s after the request or later had let it wait for a segment. A port of another
 program closes it at once."""
 
 CHECK_WAITS: Final = 5
-"""After this many waits in a row without an answer (at least 100 s), the server is asked whether it still answers."""
+"""After this many waits in a row without an answer (at least 100 s), the subscriber asks whether the server answers."""
 
 T = TypeVar("T")
 
@@ -145,8 +145,8 @@ class Subscriber:
     silence: the segments missed before a segment are its ``gap``, those before the end :attr:`missed_at_end`.
 
     It makes at most *segments + reconnects + waited / 16 s + 2 · (1 + seeks)* requests, and pays for reconnects out of
-    a budget. Behind a proxy that drops trailers, each segment costs one more. A server that takes requests and answers
-    none is waited for as one that is away, and raises ``ConnectionLost`` in the end.
+    a budget. Behind a proxy that drops trailers, each segment costs one more. It waits for a server that takes requests
+    and answers none as for one that is away, and raises ``ConnectionLost`` in the end.
 
     Args:
         url: the channel's URL; or several, one for each node of a cluster (a list, or one text with commas between
@@ -171,7 +171,7 @@ class Subscriber:
             An exception that it raises is logged, and reading goes on.
         wait_for_channel_s: how long to wait for a channel or a server that is not there yet, in seconds, and up to one
             pause (4 s, after a minute 10 s) longer; ``None``: for ever. A channel that has ended, and that ``start`` is
-            at the end of, is not there yet, either: its next life is waited for. Without, such a reader ends at once.
+            at the end of, is not there yet, either: the subscriber waits for its next life. By default it ends at once.
         reconnect_s: how long to wait for a server that was there, and for its channel, in seconds. ``None``: for ever,
             also for a channel that the server has dropped, and however often the server fails; only the channel's end
             and a final refusal end the subscription then.

@@ -1,6 +1,6 @@
 """Where received bytes go: a file, a named pipe, or standard output.
 
-Bytes are written in order as they come; ``written`` counts them. Each write is waited for, so memory stays
+Bytes are written in order as they come; ``written`` counts them. The caller waits for each write, so memory stays
 bounded, and no write blocks the event loop.
 """
 

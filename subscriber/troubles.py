@@ -43,5 +43,5 @@ class Troubles:
         return ""
 
     def over(self) -> None:
-        """A segment was read: what the server answers from now on is said anew."""
+        """A segment was read: the server's answers from now on are said anew."""
         self._told.clear()

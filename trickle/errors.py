@@ -138,7 +138,7 @@ class InvalidURL(InvalidInput):
 
 
 class NoHardware(_Described, InvalidInput):
-    """A device that was asked for does not decode this video on this machine.
+    """The device that the program asked for does not decode this video on this machine.
 
     Attributes:
         hwaccel: its name.

@@ -37,7 +37,7 @@ BATCH: Final = 256
 """Messages that are taken at once."""
 
 GATHER_S: Final = 0.01
-"""They are gathered for so long, since each batch costs a change of threads. SRT itself holds media back for longer."""
+"""A batch gathers them for this many seconds, since each costs a change of threads. SRT holds media back for longer."""
 
 # Numbers of options (SRT_SOCKOPT).
 _RCVTIMEO, _EVENT = 14, 18
@@ -131,7 +131,7 @@ class SrtSocket:
         """Begin to use the connection of a caller: its stream id.
 
         Args:
-            silence_s: :meth:`receive` fails when nothing has come for so long.
+            silence_s: :meth:`receive` fails when nothing has come for this many seconds.
         """
         self._set(_RCVTIMEO, round(silence_s * 1000))
         text, size = ctypes.create_string_buffer(MAX_STREAMID + 1), ctypes.c_int(MAX_STREAMID)

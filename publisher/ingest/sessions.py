@@ -337,7 +337,7 @@ class _Arrivals(Input):
 
     @property
     def listens(self) -> bool:
-        """Whether a source is waited for. The first one is there when a session begins."""
+        """Whether it waits for a source. The first one is there when a session begins."""
         return self.has_begun.is_set()
 
     def open(self, is_stopped: IsStopped, *, within_s: float | None = None) -> Opened:

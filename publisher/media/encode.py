@@ -550,7 +550,7 @@ class Transcoder:
     Args:
         source: is closed with the transcoder.
         encodings: how it is encoded: once for each of them; as a source it has the streams of the first.
-        warn: is told, once, about every stream that is left out or damaged.
+        warn: called with one line about every stream that is left out or damaged.
 
     Raises:
         InvalidInput: nothing of the source can be decoded, or PyAV cannot encode it; the source is closed.

@@ -228,7 +228,7 @@ class Watched:
 
     def __init__(self, source: ByteReader) -> None:
         self._source = source
-        self._left: int | None = None  # bytes until the next packet; while streams are looked for, there is no limit
+        self._left: int | None = None  # bytes until the next packet; no limit while libavformat looks for streams
         self._limit_s = OPEN_S if isinstance(source, NetworkBytes) else None  # from one packet to the next
         self._since = time.monotonic()  # when it was read from first after the last packet: a slow server is no silence
         self._is_read = True  # since the last packet
@@ -337,7 +337,7 @@ class ContainerSource:
         """Refuse a stream that goes on in another codec: PyAV has the first one for ever.
 
         Raises:
-            OSError: the codec has changed. A source that is opened again is looked at anew.
+            OSError: the codec has changed. PyAV looks anew at a source that is opened again.
         """
         present = present_streams(self._container)
         for stream in (*self._container.streams.video, *self._container.streams.audio):
@@ -596,7 +596,7 @@ class Input:
 
         Args:
             is_stopped: a source that can be stopped while it waits ends soon after this returns ``True``.
-            within_s: an input that listens waits so long for a sender; ``None``: without end.
+            within_s: an input that listens waits this many seconds for a sender; ``None``: without end.
 
         Raises:
             InvalidInput: it cannot be read, or PyAV is not installed.

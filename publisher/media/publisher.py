@@ -56,14 +56,14 @@ PICTURES_AHEAD: Final = 4
 """Pictures that may wait for the encoder."""
 
 ROOM_S: Final = 0.01
-"""A picture waits so long for room, in seconds, before the oldest one is dropped. An encoder that is fast enough takes
+"""A picture waits this many seconds for room before the oldest one is dropped. An encoder that is fast enough takes
 one meanwhile, also where the program writes without a pause, or keeps the event loop between its pictures."""
 
 ITEMS_AHEAD: Final = 256
 """Pictures, pieces of sound and packets that may wait together: more than 2 s of sound."""
 
 START_S: Final = 1.0
-"""The first segment waits so long for the first frame of each announced stream, so that its tables name all streams."""
+"""The first segment waits this many seconds for a frame of each announced stream, so that its tables name them all."""
 
 _TRACKS: Final = {"video": 0, "audio": 1}
 

@@ -245,7 +245,7 @@ class Remuxer:
     """Turns the packets of sources, one after the other, into the steps of one segmenter.
 
     Args:
-        warn: is told about every stream that is left out, and of packets, how many.
+        warn: called with a line about every stream that is left out, and about the number of packets left out.
         advice: for the user, behind a message that video or sound cannot be carried.
     """
 
@@ -268,7 +268,7 @@ class Remuxer:
         self._late: dict[int, str] = {}  # of it, those that began too late to be published
 
     def choose(self, source: MediaSource, name: str) -> dict[int, Stream]:
-        """The streams that the container can carry; ``warn`` is told about the others.
+        """The streams that the container can carry; ``warn`` gets a line about each other one.
 
         Raises:
             InvalidInput: there is no video or audio among them; the source is closed.

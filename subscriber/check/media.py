@@ -1,8 +1,8 @@
 """The contents of a segment: its bytes as containers, and tracks, times and first picture as libavformat reads them.
 
-:class:`MediaReader` reads one segment after the other. Packets, boxes and counters are looked at here, since a demuxer
-repairs them silently; everything else comes from PyAV, and is missing where PyAV is not installed. All of it blocks:
-``probe`` calls it in a thread. Any bytes are taken, and never raise.
+:class:`MediaReader` reads one segment after the other. This module reads packets, boxes and counters itself, since a
+demuxer repairs them silently; everything else comes from PyAV, and is missing where PyAV is not installed. All of it
+blocks: ``probe`` calls it in a thread. It takes any bytes, and never raises.
 
 Memory: a segment's first :data:`MAX_BYTES`, and libavformat's objects for them. libavformat allocates an index of all
 samples that an MP4 file announces, which a few bytes can do for millions. So ordinary files, and fragments of more than
@@ -58,7 +58,7 @@ MAX_BYTES: Final = 64 * 1024 * 1024
 """How much of a segment is kept and looked into: the server's own limit for a segment."""
 
 MAX_TRACKS: Final = 64
-"""How many tracks of a segment are looked at."""
+"""Tracks of a segment that are measured."""
 
 MAX_STEPS: Final = 256
 """How many different distances between samples are told apart per track and segment."""

@@ -1,6 +1,6 @@
 """Subscribes to a channel for a while, and writes down which segments come and when.
 
-Segments are looked into in a thread, one after the other. While it is busy, one more segment waits; then reading does.
+A thread looks into the segments, one after the other. While it is busy, one more segment waits; then reading does.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ MAX_SEGMENTS: Final = 20_000
 """A check ends after this many segments: its notes are in memory (about 2 kB each)."""
 
 POLL_S: Final = 1.0
-"""How often the server's head is asked for."""
+"""Seconds between two requests for the server's head."""
 
 
 class Probe:

@@ -25,7 +25,7 @@ ROUNDING_S: Final = 0.002
 """Matroska, FLV and RTMP keep milliseconds, and MPEG-TS has 90 kHz ticks."""
 
 MIN_WAIT_S: Final = 0.05
-"""A segment was waited for if its answer took longer than this, and longer than two round trips."""
+"""The check waited for a segment if its answer took longer than this, and longer than two round trips."""
 
 FIRST_WAIT_S: Final = 0.25
 """The same for the first segment of a check, whose request has to make a connection."""
@@ -283,7 +283,7 @@ class Study:
 
     @cached_property
     def speed(self) -> float | None:
-        """Seconds of media per second here; ``None`` where too little was waited for to tell.
+        """Seconds of media per second here; ``None`` where the check waited for too few segments to tell.
 
         The longest pause is left out: a single pause is not slowness, and the rule on jitter reports it.
         """
@@ -302,7 +302,7 @@ class Study:
 
     @cached_property
     def awaited(self) -> list[Point]:
-        """The points of the line that were waited for."""
+        """The points of the line for which the check waited."""
         return [point for point in self.line if self.was_awaited(point.segment)]
 
     def _step(self, before: Received, after: Received) -> float | None:

@@ -5,9 +5,9 @@ Theory of operation
 
 The clip has all segments from the one that was on its way at its begin to that of its end (:mod:`.moments`), whole: a
 segment begins with a key picture, without which nothing could be shown. That makes the clip some seconds longer than
-was asked for, and a line says how much.
+the user asked for, and a line says by how much.
 
-The file is written under another name, and gets its own when all is in it. Whatever ends the run before leaves nothing.
+The file is written under another name, and gets its own when all is in it. A run that ends before leaves nothing.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ from tricklecast.trickle.errors import ChannelNotFound, InvalidInput, Position, 
 from tricklecast.trickle.terminal import NO_CREDENTIALS, Credentials, RateMeter, Screen
 
 UNDER_WAY_S: Final = 10.0
-"""A segment that is still being written when the run begins is waited for so long, in seconds."""
+"""The run waits this many seconds for a segment that is still being written when it begins."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -115,7 +115,7 @@ class Span:
     Attributes:
         epoch: of the channel.
         first, last: both are in the clip.
-        now_at: when the server was asked, in seconds of Unix time, by its clock.
+        now_at: when the server answered, in seconds of Unix time, by its clock.
         lacks_begin: the server had more of that time, and has it no longer.
         recording: the channel is over, and this has its segments.
     """

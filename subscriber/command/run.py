@@ -106,7 +106,7 @@ class _Run:
         self._wanted_to: tuple[int, int] | None = None  # epoch and seq of the last segment of --until, once it is known
         self._is_over = False  # nothing that begins from now on is wanted
         until = request.until
-        # The time of --until, if it is to come, and whether it has passed and the server was asked for that segment.
+        # The time of --until, if it is to come, and whether it has passed and the server has told that segment.
         self._ends_at = until.at if until is not None and until.at is not None and until.at > time.time() else None
         self._was_asked = anyio.Event()
         self._limit = anyio.CancelScope()  # of the time in which segments are read
@@ -376,8 +376,8 @@ class Report:
     """Tells people lines, or programs JSON.
 
     Args:
-        sink: where programs read events, instead of people. It is waited for, so that a slow reader is never more than
-            one event behind.
+        sink: where programs read events, instead of people. :meth:`tell` waits for it, so that a slow reader is never
+            more than one event behind.
     """
 
     def __init__(self, screen: Screen | None = None, sink: Output | None = None) -> None:

@@ -41,14 +41,15 @@ CONNECT_S: Final = 20.0
 """A viewer that is not connected this long after its answer has gone, in seconds."""
 
 CHECK_S: Final = 5.0
-"""How often viewers are looked at, in seconds."""
+"""The gateway checks its viewers every so often, in seconds."""
 
 REPORT_S: Final = 60.0
 """How often the log tells of each viewer, in seconds."""
 
 MAX_LOST: Final = 0.25
 LOSING: Final = 3
-"""A viewer that loses more than that share of its packets at this many looks in a row is let go: it sees no picture."""
+"""The gateway lets a viewer go that loses more than that share of its packets in this many checks in a row: it sees no
+picture."""
 
 _SDP: Final = "application/sdp"
 _CORS: Final = {

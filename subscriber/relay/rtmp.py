@@ -18,10 +18,10 @@ if TYPE_CHECKING:
 
 OPEN_S: Final = 15.0
 SEND_S: Final = 10.0
-"""A server that takes so long to answer, or to take a packet, is away; in seconds."""
+"""A server that takes this many seconds to answer, or to take a packet, is away."""
 
 _PROBE: Final = {"probesize": "32", "analyzeduration": "0"}
-"""The head of Matroska says all: no packet is waited for."""
+"""The head of Matroska says all: libavformat waits for no packet."""
 
 _LIVE: Final = {"flvflags": "no_duration_filesize"}
 """A stream has no head to which one could go back at its end."""

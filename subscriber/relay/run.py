@@ -51,8 +51,8 @@ class Request:
 
     Attributes:
         start: where to begin, as of :class:`~tricklecast.subscriber.Subscriber`.
-        wait_s: how long a channel that does not exist is waited for.
-        reconnect_for_s: how long a connection that broke is made anew.
+        wait_s: how long to wait for a channel that does not exist.
+        reconnect_for_s: how long to try to make a broken connection anew.
     """
 
     url: str

@@ -16,7 +16,7 @@ from tricklecast.trickle.errors import InvalidInput, TrickleError
 from tricklecast.trickle.wire import redacted
 
 SEND_S: Final = 15.0
-"""A program that takes no bytes for so long is stuck: its server is away; in seconds."""
+"""A program that takes no bytes for this many seconds is stuck: its server is away."""
 
 END_S: Final = 5.0
 """How long a program may take to send the rest, in seconds."""

@@ -4,8 +4,9 @@
 8305). TCP notices a host that has vanished (:data:`PEER_TIMEOUT_S`).
 
 *Proxies* pass a TLS connection on (CONNECT, RFC 9110, section 9.3.6). The environment names the proxy, as for curl:
-``HTTPS_PROXY``, else ``ALL_PROXY``, in capitals or not; hosts and networks in ``NO_PROXY`` are asked directly. Only ``https://``
-goes through it: the proxy passes bytes on, and cannot hold a live segment back, as it could where it reads HTTP.
+``HTTPS_PROXY``, else ``ALL_PROXY``, in capitals or not; the client connects directly to hosts and networks in
+``NO_PROXY``. Only ``https://`` goes through the proxy: it passes bytes on, and cannot hold a live segment back, as it
+could where it reads HTTP.
 
 *Unix sockets.* The URL is ``http+unix://%2Frun%2Ftricklecast.sock/...``.
 """
@@ -215,7 +216,7 @@ class Proxy(NamedTuple):
 
 
 def proxy_for(host: str) -> Proxy | None:
-    """Choose the proxy for the TLS connection to a host; ``None`` if it is asked directly.
+    """Choose the proxy for the TLS connection to a host; ``None`` if the client connects to it directly.
 
     Raises:
         OSError: the environment names a proxy of a kind that is not supported.

@@ -48,7 +48,7 @@ from tricklecast.trickle.errors import ConnectionLost, InvalidInput, TrickleErro
 from tricklecast.trickle.paths import ChannelURL
 
 CONNECT_S: Final = 2.0
-"""Where there is another node, making a connection may take so long: long enough for one lost SYN."""
+"""Where there is another node, a connection may take this many seconds to make: enough for one lost SYN."""
 
 PAUSE_S: Final = 0.25
 """The longest pause before a request that was refused goes to another node."""
@@ -66,7 +66,7 @@ class Nodes:
         follows: go to the owner of the channel, where it is one of these nodes.
 
     Attributes:
-        current: the node that is asked next.
+        current: the node that gets the next request.
         alone: there is only one.
         rng: draws pauses, too.
     """
@@ -78,7 +78,7 @@ class Nodes:
         self._by_place = {_place(f"{url.root}{url.base_path}"): url for url in urls} if follows else {}
         self.alone: Final = len(urls) == 1
         self._failed: set[ChannelURL] = set()  # since one last worked, or since all had failed
-        self._owner: str | None = None  # as it was told last; None: the node that was asked
+        self._owner: str | None = None  # the one that a node told last; None: the node that answered
 
     def connect_s(self, usual_s: float) -> float:
         """How long making a connection may take, in seconds, if it usually may take ``usual_s``."""
@@ -143,7 +143,7 @@ def ask(
         seq: the segment that it is about, for errors.
         may_wait: a node that lets the client wait in vain has not failed.
         is_untouched: whether nothing of the request's body was taken so far.
-        on_move: is told when it goes to another node.
+        on_move: called when the request goes to another node.
 
     Returns:
         The outcome. If all nodes have failed, the error names each of them, and ``Retry-After`` is that of the node

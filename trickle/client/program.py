@@ -66,7 +66,7 @@ class Program:
         return await self._process.wait()
 
     async def last_words(self, within_s: float) -> str:
-        """Return the end of its standard error, which is waited for until the program has closed it.
+        """Wait until the program has closed its standard error, and return the end of that.
 
         Args:
             within_s: the longest wait, in seconds.
