@@ -240,6 +240,27 @@ class Numbering:
         self._flowed = place - 1
         return place
 
+    def is_in_line(self, seq: int) -> bool:
+        """Whether a number that was handed out is still of use: the numbering did not go back before it."""
+        assert self.next is not None, "a ticket was handed out"
+        return seq < self.next
+
+    def line_up(self, seq: int, behind: list[int]) -> list[int]:
+        """Numbers for a segment that can have ``seq``, and for those that wait behind it, in their order.
+
+        Args:
+            behind: the numbers that those have now. The ones that are no longer in line are replaced by the next.
+        """
+        numbers = [seq, *(one for one in behind if self.is_in_line(one))]
+        self._unsettled.difference_update(behind)
+        self._unsettled.update(numbers)
+        numbers += [self.take() for _ in range(1 + len(behind) - len(numbers))]
+        for number in numbers:
+            self.bind(number)
+        numbers.sort()
+        self._flowed = min(self._flowed, numbers[0] - 1)
+        return numbers
+
     def _free(self, seq: int) -> int:
         """The first one from here on that is not in use; those that are out of line may still lie ahead."""
         while seq in self._unsettled:

@@ -11,7 +11,7 @@ from __future__ import annotations
 
 from collections import defaultdict, deque
 from collections.abc import Callable
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import partial
 from typing import Final, TypeAlias, assert_never
 
@@ -63,9 +63,10 @@ MAX_UNSEEN: Final = 1000
 class Upload:
     """The requests for one seq, one after the other, the first of which most often begins as a preconnect."""
 
-    def __init__(self, ticket: Ticket, body: Body) -> None:
+    def __init__(self, ticket: Ticket, body: Body, turn: int) -> None:
         self.ticket = ticket
         self.body = body
+        self.turn = turn  # its place among all uploads, whatever numbers they get
         self.scope: anyio.CancelScope | None = None  # of the carrier that carries it now
         self.is_cut = False
         self.stands_in = False  # it ends without a byte, in place of a segment that was given up
@@ -167,6 +168,8 @@ class Segments:
         self._queued: deque[Upload] = deque()  # requests of segments that wait for others' tasks to end, by seq
         self._carriers = 0  # tasks that carry requests, one after the other
         self._carried = 0  # requests that have a carrier, or are due for one
+        self._carrying: set[Upload] = set()  # requests that have a carrier
+        self._turns = 0  # uploads so far
         self._due: deque[Upload] = deque()  # the latter
         self._free: list[Notifier] = []  # of carriers that wait for a request
         self._entering: deque[Notifier] = deque()  # of tasks that wait for room; the first one enters next
@@ -524,7 +527,8 @@ class Segments:
 
     def _open(self) -> Upload:
         assert self._start is not None, "the publisher is open"
-        upload = Upload(self._plan.take(), Body(self._buffer))
+        self._turns += 1
+        upload = Upload(self._plan.take(), Body(self._buffer), self._turns)
         if self._carried < MAX_REQUESTS:
             self._carry_soon(upload)
         else:
@@ -560,6 +564,7 @@ class Segments:
     async def _carry(self, upload: Upload, scope: anyio.CancelScope) -> None:
         """Make the requests for one seq until its segment was published or lost."""
         upload.scope, upload.waits = scope, False
+        self._carrying.add(upload)
         try:
             while not upload.is_cut and (self._may_begin(upload) or await self._admitted(upload)):
                 if not self._begin(upload) or not await self._attempt(upload):
@@ -574,6 +579,7 @@ class Segments:
             if upload.segment is not None and upload.segment.result is None:
                 self._settle(upload.segment, self.error or ClosedHere("the segment was cut off"))
             upload.segment = None  # no cycle: the collector of garbage has nothing to do for segments
+            self._carrying.discard(upload)
             self._carried -= 1
             self._take_next()
             self._notify()
@@ -630,6 +636,7 @@ class Segments:
             with anyio.CancelScope() as upload.stay:
                 outcome = await self._requests.post(ticket, sending)
         if outcome is None:  # its node was left
+            upload.is_carried = False
             return True
         now, segment = self.now(), upload.segment
         first_byte_s = answered_s = None
@@ -673,11 +680,9 @@ class Segments:
                 if holds:
                     self._pause_until = max(self._pause_until, self.now() + delay_s)
             case Resync(delay_s, seq):
-                upload.ticket, holds = ticket.again(seq), False
-                if upload.segment is not None:  # perhaps without a chunk, if its first write was cancelled
-                    self._plan.numbering.bind(seq)
-                self._report(Renumbered(ticket.seq, seq))
+                holds = False
                 self.cut_ahead(upload)  # those behind it are opened again, under numbers that follow it
+                self._renumber(upload, ticket, seq)
             case _:
                 assert_never(decision)
         self._counts["retries"] += 1
@@ -687,22 +692,37 @@ class Segments:
         body.rest()
         self._notify()  # the answer may have told of a head that lets others begin
         await anyio.sleep(0.0 if holds else delay_s)
-        return not self._has_gone_back(upload)
-
-    def _has_gone_back(self, upload: Upload) -> bool:
-        """Let a segment wait again if others wait that come before its number: it got one behind theirs.
-
-        The server would refuse it until they are there, and it would keep a carrier from them.
-        """
-        waiting, segment = [*self._due, *self._queued], upload.segment
-        if segment is None or upload.is_cut or not waiting or waiting[0].ticket.seq > upload.ticket.seq:
-            return False
-        again = Upload(upload.ticket, upload.body)
-        again.segment, again.resting = segment, True
-        segment.upload, upload.segment, upload.body = again, None, Body(self._buffer)
-        at = sum(one.ticket.seq < upload.ticket.seq for one in self._queued)
-        self._queued.insert(at, again)
         return True
+
+    def _renumber(self, upload: Upload, ticket: Ticket, seq: int) -> None:
+        """Give a segment another number, and those that wait behind it the ones behind that, in their order.
+
+        Theirs may lie beyond all that is in use now: the server would never come to them, and they would wait for ever.
+        Or the segment has got one behind theirs: the server would refuse it until they are there, and it would keep a
+        carrier from them.
+
+        Args:
+            upload, seq: the segment, and its number.
+            ticket: with which it was refused.
+        """
+        numbering = self._plan.numbering
+        if upload in self._ahead:  # a preconnect: those behind it were cut off
+            upload.ticket = ticket.again(seq)
+            self._report(Renumbered(ticket.seq, seq))
+            return
+        waiting = [upload]
+        for other in (*self._carrying, *self._due, *self._queued):
+            stays = (other.ticket.exposed or other.ticket.final) and numbering.is_in_line(other.ticket.seq)
+            if other.turn > upload.turn and not (other.is_carried or other.is_cut or stays):
+                waiting.append(other)
+        waiting.sort(key=lambda one: one.turn)
+        numbers = numbering.line_up(seq, [one.ticket.seq for one in waiting[1:]])
+        for one, number in zip(waiting, numbers, strict=True):
+            old = one.ticket.seq
+            one.ticket = ticket.again(number) if one is upload else replace(one.ticket, seq=number, exposed=False)
+            if number != old and (one is upload or one.touched):
+                self._report(Renumbered(old, number))
+        self._queued = deque(sorted(self._queued, key=lambda one: one.ticket.seq))
 
     async def _is_stored(self, upload: Upload) -> bool:
         """Whether the server has all of a segment."""

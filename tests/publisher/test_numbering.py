@@ -218,6 +218,23 @@ def test_numbers_out_of_line_are_not_given_twice() -> None:
     assert [numbering.take(), numbering.take()] == [1, 3]
 
 
+def test_those_that_wait_get_numbers_behind_the_one_that_moved() -> None:
+    """The ones that are out of line are replaced by the next; nobody is sent before the first of all has flowed."""
+    numbering = Numbering(None)
+    numbering.place(9, None)
+    for _ in range(4):
+        numbering.bind(numbering.take())
+    numbering.flow(10)
+    assert numbering.move(9, 3, begun=True) == 3
+    assert [numbering.is_in_line(seq) for seq in (3, 11)] == [True, False]
+    assert numbering.line_up(3, [11, 12]) == [3, 4, 5]
+    assert [numbering.next, numbering.newest] == [6, 5]
+    # The one at 10 was sent already, and hears of it now: those that wait line up behind it.
+    assert numbering.move(10, 3, begun=True) == 6
+    assert numbering.line_up(6, [4, 5]) == [4, 5, 6]
+    assert [numbering.take(), numbering.newest] == [7, 6]
+
+
 def test_a_seq_that_was_closed_moves_behind_all_that_is_in_use() -> None:
     """And never to one that is confirmed."""
     numbering = published(4)

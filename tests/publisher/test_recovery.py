@@ -542,114 +542,8 @@ def test_what_stands_for_a_segment_that_was_given_up_is_not_published_elsewhere(
     run(main())
 
 
-def test_a_segment_that_gets_a_later_number_waits_behind_those_before_it() -> None:
-    """The server would refuse it until they are there, and each refusal is paid for."""
-
-    async def main() -> None:
-        go = anyio.Event()
-
-        class Held(TrickleTransport):
-            """The connections for segments 1 to 3 take their time."""
-
-            async def handle_async_request(self, request: httpx.Request) -> httpx.Response:
-                if request.url.path[-2:] in ("/1", "/2", "/3"):
-                    await go.wait()
-                return await super().handle_async_request(request)
-
-        trickle = Trickle()
-        trickle.instead = {"POST 0": [reply(409, {wire.LATEST: 1})]}
-        async with fake_server(trickle) as at, publisher(at, start=0, preconnect=0, transport=Held()) as pub:
-            made = [await pub.begin() for _ in range(8)]
-            for one in made:
-                one.write_nowait(b"x")
-                one.end_nowait()
-            await until(lambda: len([line for line in trickle.log if line.startswith("POST")]) > 1)
-            assert trickle.log[1] == "POST 4"
-            assert made[0].seq == 8
-            go.set()
-            assert [await fate(one) for one in made] == [8, *range(1, 8)]
-            assert pub.statistics().retries == 1
-
-    run(main())
-
-
-def test_a_segment_that_is_cut_off_as_its_pause_ends_is_not_sent(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Its task is on its way already, so that no cancellation meets it: it does not wait again with others."""
-
-    async def main() -> None:
-        go, sleep = anyio.Event(), anyio.sleep
-        made: list[SegmentWriter] = []
-
-        class Held(TrickleTransport):
-            """The connections for segments 1 to 4 take their time."""
-
-            async def handle_async_request(self, request: httpx.Request) -> httpx.Response:
-                if request.url.path[-1:] in "1234":
-                    await go.wait()
-                return await super().handle_async_request(request)
-
-        async def paused(delay_s: float) -> None:
-            await sleep(delay_s)
-            if made and made[0].seq == 8:
-                made[0].abort()
-                go.set()
-
-        monkeypatch.setattr(anyio, "sleep", paused)
-        trickle = Trickle()
-        trickle.instead = {"POST 0": [reply(409, {wire.LATEST: 1})]}
-        async with fake_server(trickle) as at, publisher(at, start=0, preconnect=0, transport=Held()) as pub:
-            made += [await pub.begin() for _ in range(8)]
-            for one in made:
-                one.write_nowait(b"x")
-                one.end_nowait()
-            assert [await fate(one) for one in made[1:]] == [*range(1, 8)]
-            await until(lambda: pub._segments._carried == 0)
-            assert trickle.stored.keys() == {str(seq) for seq in range(1, 8)}
-            assert pub.statistics().buffered_bytes == 0
-
-    run(main())
-
-
-def test_no_two_segments_get_one_number() -> None:
-    """Where a segment gets a later number, the preconnect that had it is no longer there to hand it back."""
-
-    async def main() -> None:
-        go, moves = anyio.Event(), anyio.Event()
-
-        class Held(TrickleTransport):
-            """Connections take their time: those for segment 4 until it is to be moved, the others for longer."""
-
-            async def handle_async_request(self, request: httpx.Request) -> httpx.Response:
-                if (seq := request.url.path[-1:]) in "1234567":
-                    await (moves if seq == "4" else go).wait()
-                return await super().handle_async_request(request)
-
-        trickle = Trickle()
-        trickle.instead = {f"POST {seq}": [reply(409, {wire.LATEST: 1})] for seq in (0, 4)}
-        async with fake_server(trickle) as at, publisher(at, start=0, transport=Held()) as pub:
-            made = [await pub.begin() for _ in range(8)]
-            for one in made:
-                one.write_nowait(b"x")
-                one.end_nowait()
-            await until(lambda: made[0].seq == 8 and made[0]._entered().upload in pub._segments._queued)
-            made[0].abort()  # so that its number is that of a preconnect
-            await until(lambda: len(pub._segments._ahead) == 1)
-            moves.set()
-            await until(lambda: made[4].seq == 8 and made[4]._entered().upload in pub._segments._queued)
-            made[6].abort()
-            made.append(await pub.begin())
-            made[-1].write_nowait(b"x")
-            made[-1].end_nowait()
-            left = [one for at, one in enumerate(made) if at not in (0, 6)]
-            assert len({one.seq for one in left}) == len(left)
-            go.set()
-            assert [await fate(one) for one in left] == [1, 2, 3, 7, 5, 6, 8]
-
-    run(main())
-
-
-def test_a_segment_whose_first_write_was_cancelled_has_its_number() -> None:
-    """It is to be written yet: the number that it gets in place of one that the server has passed is no other's."""
+def test_those_that_wait_follow_a_segment_that_gets_a_later_number() -> None:
+    """Behind them the server would refuse it until they are there, and each refusal is paid for."""
 
     async def main() -> None:
         go = anyio.Event()
@@ -663,10 +557,141 @@ def test_a_segment_whose_first_write_was_cancelled_has_its_number() -> None:
                 return await super().handle_async_request(request)
 
         trickle = Trickle()
+        trickle.instead = {"POST 0": [reply(409, {wire.LATEST: 1})]}
+        async with fake_server(trickle) as at, publisher(at, start=0, preconnect=0, transport=Held()) as pub:
+            made = [await pub.begin() for _ in range(8)]
+            for one in made:
+                one.write_nowait(b"x")
+                one.end_nowait()
+            await until(lambda: made[0].seq == 2)
+            go.set()
+            assert [await fate(one) for one in made] == [2, 1, *range(3, 9)]
+            assert pub.statistics().retries == 1
+
+    run(main())
+
+
+def test_a_segment_that_is_cut_off_as_its_pause_ends_is_not_sent(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Its task is on its way already, so that no cancellation meets it."""
+
+    async def main() -> None:
+        go, sleep = anyio.Event(), anyio.sleep
+        made: list[SegmentWriter] = []
+
+        class Held(TrickleTransport):
+            """The connection for segment 1 takes its time."""
+
+            async def handle_async_request(self, request: httpx.Request) -> httpx.Response:
+                if request.url.path.endswith("/1"):
+                    await go.wait()
+                return await super().handle_async_request(request)
+
+        async def paused(delay_s: float) -> None:
+            await sleep(delay_s)
+            if made and made[0].seq == 2:
+                made[0].abort()
+                go.set()
+
+        monkeypatch.setattr(anyio, "sleep", paused)
+        trickle = Trickle()
+        trickle.instead = {"POST 0": [reply(409, {wire.LATEST: 1})]}
+        async with fake_server(trickle) as at, publisher(at, start=0, preconnect=0, transport=Held()) as pub:
+            made += [await pub.begin() for _ in range(8)]
+            for one in made:
+                one.write_nowait(b"x")
+                one.end_nowait()
+            assert [await fate(one) for one in made[1:]] == [1, *range(3, 9)]
+            await until(lambda: pub._segments._carried == 0)
+            assert trickle.stored.keys() == {str(seq) for seq in (1, *range(3, 9))}
+            assert pub.statistics().buffered_bytes == 0
+
+    run(main())
+
+
+def test_no_two_segments_get_one_number() -> None:
+    """Where a segment gets a later number, the preconnect that had it is no longer there to hand it back."""
+
+    async def main() -> None:
+        go = anyio.Event()
+
+        class Held(TrickleTransport):
+            """The connections for segments 1 to 4 take their time."""
+
+            async def handle_async_request(self, request: httpx.Request) -> httpx.Response:
+                if request.url.path[-1:] in "1234":
+                    await go.wait()
+                return await super().handle_async_request(request)
+
+        trickle = Trickle()
+        trickle.instead = {"POST 0": [reply(409, {wire.LATEST: 1})]}
+        async with fake_server(trickle) as at, publisher(at, start=0, transport=Held()) as pub:
+            made = [await pub.begin() for _ in range(8)]
+            for one in made:
+                one.write_nowait(b"x")
+                one.end_nowait()
+            await until(lambda: made[0].seq == 2)
+            made[6].abort()
+            made.append(await pub.begin())
+            made[-1].write_nowait(b"x")
+            made[-1].end_nowait()
+            left = [one for at, one in enumerate(made) if at != 6]
+            assert len({one.seq for one in left}) == len(left)
+            go.set()
+            assert [await fate(one) for one in left] == [2, 1, *range(3, 9)]
+
+    run(main())
+
+
+def test_segments_that_wait_go_back_with_the_first_one() -> None:
+    """The publisher was told a head by one server, and publishes to another, whose head is lower: a proxy stands before
+    both. Those whose turn had not come were never sent: under their numbers the server would not take them."""
+
+    async def main() -> None:
+        trickle = Trickle(head=20)
+        trickle.instead = {f"POST {seq}": [reply(470, {wire.LATEST: 3})] for seq in range(20, 30)}
+        async with fake_server(trickle) as at, publisher(at, preconnect=0) as pub:
+            made = [await pub.begin() for _ in range(10)]
+            for one in made:
+                one.write_nowait(b"x")
+                one.end_nowait()
+            with anyio.fail_after(WITHIN_S):
+                numbers = [await fate(one) for one in made]
+            assert sorted(map(str, numbers)) == sorted(map(str, range(3, 13)))
+            assert numbers[4:] == [*range(7, 13)]  # those that waited for the first four
+            assert (await pub.publish(b"after")).seq == 13
+
+    run(main())
+
+
+def test_one_that_is_given_up_while_it_waits_goes_back_with_the_first_one() -> None:
+    """It stands in for itself as an empty segment, so that those behind it have a number that the server takes."""
+
+    async def main() -> None:
+        trickle = Trickle(head=20)
+        trickle.instead = {f"POST {seq}": [reply(470, {wire.LATEST: 3})] for seq in range(20, 24)}
+        async with fake_server(trickle) as at, publisher(at, preconnect=0) as pub:
+            made = [await pub.begin() for _ in range(8)]
+            for one in made:
+                one.write_nowait(b"x")
+            made[5].abort()
+            for one in [*made[:5], *made[6:]]:
+                one.end_nowait()
+            with anyio.fail_after(WITHIN_S):
+                numbers = [await fate(one) for one in made if one is not made[5]]
+            assert sorted(map(str, numbers)) == sorted(map(str, range(3, 10)))
+
+    run(main())
+
+
+def test_a_segment_whose_first_write_was_cancelled_has_its_number() -> None:
+    """It is to be written yet: the number that it gets in place of one that the server has passed is no other's."""
+
+    async def main() -> None:
+        trickle = Trickle()
         trickle.instead = {f"POST {seq}": [reply(409, {wire.LATEST: seq + 1})] for seq in (0, 1)}
         async with (
             fake_server(trickle) as at,
-            publisher(at, start=0, preconnect=0, transport=Held()) as pub,
+            publisher(at, start=0, preconnect=0) as pub,
             pub.segment() as one,
             pub.segment() as two,
         ):
@@ -674,9 +699,7 @@ def test_a_segment_whose_first_write_was_cancelled_has_its_number() -> None:
                 scope.cancel()
                 await one.write(b"not sent")
             two.write_nowait(b"second")
-            await until(lambda: one.seq == 2)
-            go.set()
-            await until(lambda: two.seq == 3)
+            await until(lambda: (one.seq, two.seq) == (2, 3))
             await one.write(b"first")
         assert [segment.receipt.seq for segment in (one, two)] == [2, 3]
         assert trickle.stored == {"2": [b"first"], "3": [b"second"]}
