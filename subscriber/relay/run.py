@@ -13,6 +13,7 @@ that takes a connection and refuses the stream has not come back.
 from __future__ import annotations
 
 import io
+import sys
 import time
 from collections import deque
 from dataclasses import dataclass
@@ -113,7 +114,8 @@ class _Relay:
             if self._push is not None:
                 await self._push.stop()
             dropped = f", {count(self._dropped, 'segment')} dropped" if self._dropped else ""
-            self._screen.say(f"sent {size(self._sent)} to {self._request.target.shown}{dropped}")
+            if self._begun_at or sys.exc_info()[0] is None:  # an error in front of all says enough
+                self._screen.say(f"sent {size(self._sent)} to {self._request.target.shown}{dropped}")
         return self._is_whole and not self._dropped
 
     def _line(self) -> str:

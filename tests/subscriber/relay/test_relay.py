@@ -11,6 +11,7 @@ import sys
 import threading
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
+from functools import partial
 from pathlib import Path
 
 import pytest
@@ -268,6 +269,8 @@ def test_the_command_reads_its_target_from_standard_input(server: LocalServer, f
 
 
 def test_a_channel_that_is_missing_is_an_error(server: LocalServer) -> None:
-    """Nothing is connected for it."""
+    """Nothing is connected for it, and no line says how much was sent."""
+    said, url = io.StringIO(), f"http://127.0.0.1:{server.port}/trickle/nothing"
     with pytest.raises(ChannelNotFound):
-        relayed(f"http://127.0.0.1:{server.port}/trickle/nothing", "rtmp://127.0.0.1:1/live/key")
+        in_loop(partial(run, Request(url, Target.parse("rtmp://127.0.0.1:1/live/key")), Screen(said)))
+    assert said.getvalue() == ""
