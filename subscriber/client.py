@@ -23,17 +23,17 @@ import anyio.lowlevel
 
 from tricklecast.subscriber.core import (
     REFRESH_S,
-    Advance,
     AnyOnLag,
     AnyStart,
     Ask,
     Cursor,
     Decision,
     End,
+    Jump,
+    NextSegment,
     OnLag,
     Resolved,
-    Resync,
-    RetryAfter,
+    Retry,
     Start,
 )
 from tricklecast.subscriber.events import (
@@ -261,7 +261,7 @@ class Subscriber:
         self._next: Preconnect | None = None
         self._hold_s = 0.0
         self._place = begin.place  # where it was told to begin, or found that it does
-        self._begun: Advance | None = None  # the last segment that was handed out since then
+        self._begun: NextSegment | None = None  # the last segment that was handed out since then
         self._stop: Stop | None = None
         self._ended = False
         self._error: Exception | None = None
@@ -401,7 +401,7 @@ class Subscriber:
         finally:
             self._is_iterated = False
         match outcome:
-            case Advance() as begun:
+            case NextSegment() as begun:
                 return self._advance(begun, pending)
             case End(gap):
                 place = self.position
@@ -437,7 +437,7 @@ class Subscriber:
         self._monitor.emit(Failed(error))
         return error
 
-    def _advance(self, begun: Advance, pending: Preconnect) -> Segment:
+    def _advance(self, begun: NextSegment, pending: Preconnect) -> Segment:
         assert pending.answer is not None
         assert self._requests is not None
         assert self._home is not None
@@ -455,7 +455,7 @@ class Subscriber:
         self._report(begun)
         return self._segment
 
-    def _report(self, begun: Advance) -> None:
+    def _report(self, begun: NextSegment) -> None:
         counts = self._monitor.counts
         counts["segments"] += 1
         counts["empty"] += begun.empty
@@ -551,14 +551,14 @@ class Preconnect:
         self.delay_s = delay_s
         self.answer: Answer | None = None
         self.abandoned = False
-        self.result: Advance | End | Stop | None = None
+        self.result: NextSegment | End | Stop | None = None
         self._error: Exception | None = None
         self._is_over = False
         self.task: BackgroundTask | None = None
         self._changes = changes  # is notified when it is over, and when the task is
 
     @property
-    def outcome(self) -> Advance | End | Stop:
+    def outcome(self) -> NextSegment | End | Stop:
         """The result, once it is over and was not abandoned.
 
         Raises:
@@ -663,7 +663,7 @@ class Fetcher:
         try:
             # No await between the answer and its result: a subscriber that is closed now finds the response.
             outcome = None if pending.abandoned else self._decide(wanted, found, requested_at)
-            if isinstance(outcome, Advance):
+            if isinstance(outcome, NextSegment):
                 assert isinstance(found, Answer)
                 found.requested_at, found.answered_at = requested_at, self._runtime.now()
                 pending.result, pending.answer = outcome, found
@@ -688,7 +688,7 @@ class Fetcher:
         waited_s = now - requested_at if lost.connected and not lost.waited_s else 0.0
         taken = lost.waited_s > 0 or waited_s >= HELD_S
         outcome = self._cursor.lost(lost.error, now, self._runtime.rng, taken=taken, waited_s=waited_s)
-        if isinstance(outcome, RetryAfter):
+        if isinstance(outcome, Retry):
             self._monitor.emit(Retrying(outcome.error, outcome.delay_s, self._cursor.ask().attempt))
         return outcome
 
@@ -705,9 +705,9 @@ class Fetcher:
         self._monitor.answered()
         outcome = self._cursor.answered(found, now, rng)
         match outcome:
-            case RetryAfter(delay_s, error):
+            case Retry(delay_s, error):
                 self._monitor.emit(Retrying(error, delay_s, self._cursor.ask().attempt))
-            case Resync(seq, _, error):
+            case Jump(seq, _, error):
                 # A negative number is the protocol's word for the newest segment.
                 wanted = None if ask.seq is None or ask.seq < 0 else ask.seq
                 self._monitor.emit(SkippedAhead(wanted, seq, error))

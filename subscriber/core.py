@@ -199,7 +199,7 @@ class Ask(NamedTuple):
     epoch: int | None = None
 
 
-class Advance(NamedTuple):
+class NextSegment(NamedTuple):
     """A segment has begun: hand it to the user, and make the next GET after ``delay_s``.
 
     The fields that :class:`~tricklecast.subscriber.Segment` has, too, mean the same there.
@@ -230,14 +230,14 @@ class Resolved(NamedTuple):
     delay_s: float = 0.0
 
 
-class RetryAfter(NamedTuple):
+class Retry(NamedTuple):
     """Make the same GET again after ``delay_s``, which is never 0."""
 
     delay_s: float
     error: TrickleError
 
 
-class Resync(NamedTuple):
+class Jump(NamedTuple):
     """The wanted segment does not exist: go on after ``delay_s`` at ``seq``, or beyond it if :meth:`Cursor.ask` counts
     from the head."""
 
@@ -252,7 +252,7 @@ class End(NamedTuple):
     gap: int = 0
 
 
-Decision: TypeAlias = Advance | Resolved | RetryAfter | Resync | End | Stop
+Decision: TypeAlias = NextSegment | Resolved | Retry | Jump | End | Stop
 
 
 # What answers tell about the numbering ------------------------------------------------------------------------------
@@ -440,7 +440,7 @@ class Cursor:
         self._retries.over()
 
     def broken(self, error: TrickleError) -> Stop | None:
-        """A segment's body was cut, and the rest cannot be had: hold the GET after the next :class:`Advance` back.
+        """A segment's body was cut, and the rest cannot be had: hold the GET after the next :class:`NextSegment` back.
 
         Returns:
             ``Stop`` if the budget is used up, for the user's next call.
@@ -548,8 +548,8 @@ class Cursor:
             return self._retry(error, answer.retry_after_s, rng)
         if told is not None and self._follows and latest < asked and (told.first is None or told.name == self._life):
             wait = self._again(self._retries.outlast(now, rng), error)
-            if isinstance(wait, RetryAfter):
-                return RetryAfter(wait.delay_s + (answer.retry_after_s or 0.0), error)
+            if isinstance(wait, Retry):
+                return Retry(wait.delay_s + (answer.retry_after_s or 0.0), error)
         earliest = answer.natural(wire.EARLIEST)
         if self._retries.lost:
             self._retries.back()
@@ -567,7 +567,7 @@ class Cursor:
         # Servers from before July 2026 do not know the route; there a refreshed wait may skip a segment.
         error = answer.error(self._asked)
         retry = self._retry(error, None, rng)
-        return retry if isinstance(retry, Stop) else self._resync(wire.SEQ_NEXT - self._below, retry, error)
+        return retry if isinstance(retry, Stop) else self._jump(wire.SEQ_NEXT - self._below, retry, error)
 
     # A segment has begun.
 
@@ -588,7 +588,7 @@ class Cursor:
                 self._expected, self._expected_before = told.first, None
         if told is not None and (told.first is not None or renumbered):
             self._life = told.name
-        outcome = Advance(
+        outcome = NextSegment(
             seq,
             epoch=epoch,
             life=None if told is None else self._life,
@@ -634,7 +634,7 @@ class Cursor:
         self._expected, self._expected_before, self._takes_any = None, None, True
         if told is not None:
             self._life, self._expected = told.name, told.first
-        return self._resync(first_of(answer), retry, error)
+        return self._jump(first_of(answer), retry, error)
 
     # The channel has ended.
 
@@ -655,7 +655,7 @@ class Cursor:
         head = max(latest or 0, self._head)
         if not self._channel_seen and self._waits_for_channel:
             outcome = self._missing(answer, now, rng)
-            return outcome if isinstance(outcome, RetryAfter) else End(self._missed(head))
+            return outcome if isinstance(outcome, Retry) else End(self._missed(head))
         # The reference server ends a channel with an answer for the requested segment: that one is not missed.
         is_own = answer.natural(wire.SEQ) == asked == head - 1
         return End(max(0, self._missed(head) - is_own))
@@ -686,7 +686,7 @@ class Cursor:
         self._restarted, self._head, self._late = True, latest, 0
         self._expected, self._expected_before = first, None
         seq = oldest if self._begins_at_first(answer) else max(oldest, latest - 1)
-        return self._resync(min(seq, latest), retry, error)
+        return self._jump(min(seq, latest), retry, error)
 
     def _forward(
         self, asked: int, latest: int, answer: Answer, error: TrickleError, now: float, rng: Random
@@ -723,7 +723,7 @@ class Cursor:
             self._late, self._late_at, self._late_oldest = late + 1, now + delay_s, oldest
         self._go_to(seq)
         self._from_head = seq - latest - 1 if counts_back else None
-        return Resync(seq, delay_s, error)
+        return Jump(seq, delay_s, error)
 
     def _before_step(self, late: int, now: float, rng: Random, *, is_guess: bool, counts_back: bool) -> float | None:
         """Seconds to wait before a step forward; ``None`` if nothing pays for it.
@@ -764,24 +764,24 @@ class Cursor:
             self._expected_before = max(self._expected_before or 0, self._expected) if self._follows else None
             self._expected = kept if self._follows else seq
         self._epoch = None
-        return self._resync(seq, retry, error)
+        return self._jump(seq, retry, error)
 
     # Delays.
 
-    def _retry(self, error: TrickleError, floor_s: float | None, rng: Random) -> RetryAfter | Stop:
+    def _retry(self, error: TrickleError, floor_s: float | None, rng: Random) -> Retry | Stop:
         return self._again(self._retries.refused(rng, floor_s), error)
 
-    def _again(self, delay_s: float | None, error: TrickleError) -> RetryAfter | Stop:
+    def _again(self, delay_s: float | None, error: TrickleError) -> Retry | Stop:
         if delay_s is None:
             return Stop(error)
         self._attempt += 1
         # A retry does not count from the head: a server that was restarted may have gone back, and a full one takes a
         # reader that counts from the head for a new one.
         self._from_head = None
-        return RetryAfter(delay_s, error)
+        return Retry(delay_s, error)
 
-    def _resync(self, seq: int, retry: RetryAfter, error: TrickleError) -> Resync:
-        return Resync(self._go_to(seq), retry.delay_s, error)
+    def _jump(self, seq: int, retry: Retry, error: TrickleError) -> Jump:
+        return Jump(self._go_to(seq), retry.delay_s, error)
 
     def _go_to(self, seq: int) -> int:
         self._asked, self._attempt, self._from_head = seq, 1, None

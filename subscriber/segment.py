@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Any, Final, Literal, TypeAlias
 
 import anyio
 
-from tricklecast.subscriber.core import Advance, Ask, Cursor, is_renumbered
+from tricklecast.subscriber.core import Ask, Cursor, NextSegment, is_renumbered
 from tricklecast.subscriber.events import Monitor, Retrying, SegmentBroken, SegmentResumed, SegmentTruncated
 from tricklecast.trickle import wire
 from tricklecast.trickle.client import faults
@@ -98,7 +98,7 @@ class Segment:
 
     def __init__(
         self,
-        begun: Advance,
+        begun: NextSegment,
         answer: Answer,
         requests: Requests,
         home: HomeLoop,
@@ -528,7 +528,7 @@ class Requests:
         self.cursor.moved()
         self.monitor.emit(Retrying(error, pause_s, attempt))
 
-    async def ending(self, begun: Advance) -> Answer | None:
+    async def ending(self, begun: NextSegment) -> Answer | None:
         """Ask how a segment ended whose body is over; ``None`` if nobody knows."""
         self.monitor.counts["requests"] += 1
         self.monitor.counts["refreshes"] += 1
@@ -549,7 +549,7 @@ class Requests:
         return None if is_other else found
 
     async def rest(
-        self, begun: Advance, received: Received, error: ConnectionLost, *, no_fault: bool
+        self, begun: NextSegment, received: Received, error: ConnectionLost, *, no_fault: bool
     ) -> tuple[Answer, bytes] | ConnectionLost:
         """Request a segment until it goes on behind what was read of it.
 
@@ -606,7 +606,7 @@ class Requests:
                     cause = silent
             no_fault = False
 
-    async def _skip(self, begun: Advance, received: Received, answer: Answer) -> bytes | ConnectionLost | None:
+    async def _skip(self, begun: NextSegment, received: Received, answer: Answer) -> bytes | ConnectionLost | None:
         """Drop what the user has; ``None`` if the segment does not begin with it.
 
         Returns:
@@ -643,7 +643,7 @@ class Unanswered(ConnectionLost):
     """The server accepts connections and does not answer, not even about a segment that it was sending."""
 
 
-def is_same(answer: Answer, begun: Advance) -> bool:
+def is_same(answer: Answer, begun: NextSegment) -> bool:
     """Whether a response can be the same segment, judged by its head."""
     life = answer.life
     has_its_life = life is not None and life.name == begun.life
@@ -661,7 +661,7 @@ def is_shorter(answer: Answer, size: int) -> bool:
     return told is not None and told < size
 
 
-def may_come(answer: Answer, begun: Advance, *, was_away: bool) -> bool:
+def may_come(answer: Answer, begun: NextSegment, *, was_away: bool) -> bool:
     """Whether a server that lacks bytes which the reader has of a segment may have them soon.
 
     It was restarted, or another node takes the channel over, and the publisher sends again what was on its way: the

@@ -22,7 +22,7 @@ from tricklecast.app.core.registry import Registry, Resolution, Restored
 from tricklecast.app.core.results import Ahead, Gone, Refusal
 from tricklecast.app.core.segment import Segment, State, Writer
 from tricklecast.app.core.state import Lives, Ready, Upcoming
-from tricklecast.subscriber.core import Advance, Cursor, OnLag, Resync
+from tricklecast.subscriber.core import Cursor, Jump, NextSegment, OnLag
 from tricklecast.trickle import wire
 from tricklecast.trickle.backoff import RetryBudget
 from tricklecast.trickle.client.exchange import Answer
@@ -224,13 +224,13 @@ class LivesMachine(RuleBasedStateMachine):
                 found.channel.release(found.segment)
                 return True
             decision = reader.cursor.answered(answer(found), 0.0, self.rng)
-            if isinstance(decision, Advance):
+            if isinstance(decision, NextSegment):
                 self.take(reader, decision)
-            elif not isinstance(decision, Resync):
+            elif not isinstance(decision, Jump):
                 return True  # it waits: for the channel, or for its publisher to send again what was lost
         return False
 
-    def take(self, reader: Reader, segment: Advance) -> None:
+    def take(self, reader: Reader, segment: NextSegment) -> None:
         reader.cursor.finished()
         if segment.restarted:
             changed = any(seq < reader.at and reader.got.get(seq) != data for seq, data in self.content.items())

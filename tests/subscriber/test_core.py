@@ -16,16 +16,16 @@ from tricklecast.subscriber.core import (
     MAX_CUT_S,
     REFRESH_S,
     REFRESH_SPREAD,
-    Advance,
     AnyStart,
     Ask,
     Cursor,
     Decision,
     End,
+    Jump,
+    NextSegment,
     OnLag,
     Resolved,
-    Resync,
-    RetryAfter,
+    Retry,
     Start,
     parse_start,
 )
@@ -85,21 +85,21 @@ class Driver:
     def asked(self) -> int | None:
         return self.cursor.ask().seq
 
-    def read(self, seq: int, **headers: object) -> Advance:
+    def read(self, seq: int, **headers: object) -> NextSegment:
         outcome = self.answer(200, seq=seq, **headers)
-        assert isinstance(outcome, Advance)
+        assert isinstance(outcome, NextSegment)
         if not outcome.empty:
             self.cursor.finished()
         return outcome
 
 
-def retry(outcome: Decision) -> RetryAfter:
-    assert isinstance(outcome, RetryAfter)
+def retry(outcome: Decision) -> Retry:
+    assert isinstance(outcome, Retry)
     return outcome
 
 
-def resync(outcome: Decision) -> Resync:
-    assert isinstance(outcome, Resync)
+def jump(outcome: Decision) -> Jump:
+    assert isinstance(outcome, Jump)
     return outcome
 
 
@@ -123,10 +123,10 @@ class TestJoining:
     def test_next_on_a_server_without_that_route_falls_back(self) -> None:
         """A 400 to ``/next`` leads to a GET of -1, once, and later."""
         driver = Driver("next")
-        outcome = resync(driver.answer(400))
+        outcome = jump(driver.answer(400))
         assert outcome.seq == -1
         assert outcome.delay_s >= MIN_DELAY_S
-        assert driver.answer(200, seq=8) == Advance(8)
+        assert driver.answer(200, seq=8) == NextSegment(8)
         assert driver.asked == 9
 
     def test_that_fallback_is_paid_for(self) -> None:
@@ -143,7 +143,7 @@ class TestJoining:
     def test_a_start_relative_to_the_head_is_resolved_by_its_answer(self, start: str) -> None:
         """The answer's seq counts; the next GET is for a concrete one; there is no gap at the join."""
         driver = Driver(start)
-        assert driver.read(41, epoch=3) == Advance(41, epoch=3)
+        assert driver.read(41, epoch=3) == NextSegment(41, epoch=3)
         assert driver.asked == 42
 
     def test_minus_n_is_counted_from_the_head_here(self) -> None:
@@ -151,7 +151,7 @@ class TestJoining:
         driver = Driver(-5)
         assert driver.cursor.ask() == Ask(None)
         assert driver.answer(200, latest=12) == Resolved(8)
-        assert driver.read(8) == Advance(8)
+        assert driver.read(8) == NextSegment(8)
 
     def test_minus_n_ends_at_the_first_segment(self) -> None:
         """There is nothing below 0."""
@@ -161,48 +161,48 @@ class TestJoining:
         """Nobody named that segment, so that its absence is no gap, and no reason to fail."""
         driver = Driver(-50, on_lag=OnLag.FAIL)
         driver.answer(200, latest=100)
-        assert resync(driver.answer(470, latest=100, earliest=60)).seq == 60
+        assert jump(driver.answer(470, latest=100, earliest=60)).seq == 60
         assert driver.read(60).gap == 0
 
     def test_minus_n_on_a_server_without_next_is_asked_for_as_it_is(self) -> None:
         """Those servers know it."""
         driver = Driver(-5)
-        assert resync(driver.answer(400)).seq == -5
-        assert driver.read(8) == Advance(8)
+        assert jump(driver.answer(400)).seq == -5
+        assert driver.read(8) == NextSegment(8)
 
     def test_next_that_has_left_the_window_is_a_gap(self) -> None:
         """From the moment it was resolved, all that begins is wanted."""
         driver = Driver("next")
         driver.answer(200, latest=5)
-        resync(driver.answer(470, latest=9, earliest=7))
+        jump(driver.answer(470, latest=9, earliest=7))
         assert driver.read(8).gap == 3
 
     def test_earliest_begins_with_all_there_is(self) -> None:
         """0 is asked for; where it is gone, the server says what is kept; there is no gap."""
         driver = Driver("earliest", on_lag=OnLag.FAIL)
         assert driver.cursor.ask() == Ask(0)
-        assert resync(driver.answer(470, latest=100, earliest=40)) == Resync(40, 0.0, resync_error(0, 100, 40))
-        assert driver.read(40) == Advance(40)
+        assert jump(driver.answer(470, latest=100, earliest=40)) == Jump(40, 0.0, jump_error(0, 100, 40))
+        assert driver.read(40) == NextSegment(40)
         assert isinstance(stopped(driver.answer(470, latest=100, earliest=50)), SegmentMissing)
 
     def test_earliest_on_the_reference_server_is_looked_for(self) -> None:
         """It keeps five segments, of which a preconnect may have taken one, and does not say where they begin."""
         driver = Driver("earliest")
-        assert resync(driver.answer(470, latest=100)).seq == 95
-        assert resync(driver.answer(470, latest=100)).seq == 96
-        assert driver.read(96) == Advance(96)
+        assert jump(driver.answer(470, latest=100)).seq == 95
+        assert jump(driver.answer(470, latest=100)).seq == 96
+        assert driver.read(96) == NextSegment(96)
 
     @pytest.mark.parametrize("start", ["earliest", 0])
     def test_two_guesses_on_the_reference_server_are_made_at_once(self, start: AnyStart | str) -> None:
         """A fast channel would have left such a window during a delay; from the third guess on there is one."""
         driver = Driver(start)
-        steps = [resync(driver.answer(470, latest=latest)) for latest in (100, 101, 110)]
+        steps = [jump(driver.answer(470, latest=latest)) for latest in (100, 101, 110)]
         assert [step.seq for step in steps[:2]] == [95, 97]
         assert [step.delay_s > 0 for step in steps] == [False, False, True]
 
     def test_earliest_of_a_young_channel_on_the_reference_server(self) -> None:
         """A channel that began above 0 is not looked for below it, nor where 0 was asked for already."""
-        assert resync(Driver("earliest").answer(470, latest=3)).seq == 1
+        assert jump(Driver("earliest").answer(470, latest=3)).seq == 1
 
     def test_a_wait_at_a_relative_start_becomes_concrete(self) -> None:
         """Such a GET waits only where nothing was ever written, so that what begins is seq 0."""
@@ -249,8 +249,8 @@ class TestJoining:
         """Nobody named seq 0, so that its absence is no gap and no reason to fail."""
         driver = Driver("next", wait_for_channel_s=30, on_lag=OnLag.FAIL)
         retry(driver.answer(404))
-        assert driver.answer(470, latest=90, earliest=80) == Resync(80, 0.0, resync_error(0, 90, 80))
-        assert driver.read(80) == Advance(80)
+        assert driver.answer(470, latest=90, earliest=80) == Jump(80, 0.0, jump_error(0, 90, 80))
+        assert driver.read(80) == NextSegment(80)
 
     def test_a_channel_that_has_just_ended_is_an_end(self) -> None:
         """``Closed`` at the join ends the subscription before it began."""
@@ -292,7 +292,7 @@ class TestJoining:
         assert isinstance(stopped(driver.answer(404)), ChannelNotFound)
 
 
-def resync_error(seq: int, latest: int, earliest: int) -> Any:
+def jump_error(seq: int, latest: int, earliest: int) -> Any:
     """Equal to the error of that 470."""
 
     class Same(SegmentMissing):
@@ -313,34 +313,34 @@ class TestResuming:
         """It goes on as if nothing had been in between."""
         driver = Driver("128@3")
         assert driver.cursor.ask() == Ask(128, 1, None, 3)
-        assert driver.read(128, epoch=3) == Advance(128, epoch=3)
+        assert driver.read(128, epoch=3) == NextSegment(128, epoch=3)
 
     def test_what_was_missed_meanwhile_is_a_gap(self) -> None:
         """Counted from the position."""
         driver = Driver("128@3")
         driver.answer(470, latest=200, earliest=150)
-        assert driver.read(199, epoch=3) == Advance(199, epoch=3, gap=71)
+        assert driver.read(199, epoch=3) == NextSegment(199, epoch=3, gap=71)
 
     def test_another_life_is_told(self) -> None:
         """The segment of that number is taken, and is marked: what was before it in this life is not known."""
-        assert Driver("128@3").read(128, epoch=4) == Advance(128, epoch=4, restarted=True)
+        assert Driver("128@3").read(128, epoch=4) == NextSegment(128, epoch=4, restarted=True)
 
     def test_another_life_is_read_from_its_earliest_segment_if_that_is_wanted(self) -> None:
         """All of it is new. That is paid for, so that a server whose epochs flutter is left."""
         driver = Driver("128@3", on_lag=OnLag.EARLIEST)
-        outcome = resync(driver.answer(200, seq=128, epoch=4))
+        outcome = jump(driver.answer(200, seq=128, epoch=4))
         assert outcome.seq == 0
         assert outcome.delay_s >= MIN_DELAY_S
-        resync(driver.answer(470, latest=200, earliest=100))
-        assert driver.read(100, epoch=4) == Advance(100, epoch=4, restarted=True)
-        assert driver.read(101, epoch=4) == Advance(101, epoch=4)
+        jump(driver.answer(470, latest=200, earliest=100))
+        assert driver.read(100, epoch=4) == NextSegment(100, epoch=4, restarted=True)
+        assert driver.read(101, epoch=4) == NextSegment(101, epoch=4)
         broke = Driver("128@3", on_lag=OnLag.EARLIEST, budget=RetryBudget(0, 0))
         assert isinstance(stopped(broke.answer(200, seq=128, epoch=4)), SegmentMissing)
 
     def test_the_first_segment_of_another_life_is_its_beginning(self) -> None:
         """There is nothing before it to go back to, and the same GET is not made twice."""
         driver = Driver("0@3", on_lag=OnLag.EARLIEST)
-        assert driver.read(0, epoch=4) == Advance(0, epoch=4, restarted=True)
+        assert driver.read(0, epoch=4) == NextSegment(0, epoch=4, restarted=True)
 
     def test_another_life_is_an_error_if_that_is_wanted(self) -> None:
         """``fail``: the wanted segment is gone for good."""
@@ -352,14 +352,14 @@ class TestResuming:
     def test_a_position_ahead_of_the_head_is_a_restart(self) -> None:
         """Epochs begin at 1 again with the server, so that they alone would not tell."""
         driver = Driver("128@1")
-        assert resync(driver.answer(470, latest=5, earliest=2)).seq == 5
-        assert driver.read(5, epoch=1) == Advance(5, epoch=1, gap=3, restarted=True)
+        assert jump(driver.answer(470, latest=5, earliest=2)).seq == 5
+        assert driver.read(5, epoch=1) == NextSegment(5, epoch=1, gap=3, restarted=True)
 
     def test_a_number_ahead_of_the_head_is_none(self) -> None:
         """Nobody has read what is before it."""
         driver = Driver(128)
-        assert resync(driver.answer(470, latest=5, earliest=2)).seq == 5
-        assert driver.read(5) == Advance(5)
+        assert jump(driver.answer(470, latest=5, earliest=2)).seq == 5
+        assert driver.read(5) == NextSegment(5)
 
     def test_a_position_without_an_epoch_takes_any(self) -> None:
         """Servers that tell none have none."""
@@ -372,10 +372,10 @@ class TestResuming:
         """Read from its beginning, an error, or missed as a whole: as ``on_lag`` has it."""
         told |= {"seq": 128, "content_length": 0}
         earliest = Driver("128@3", on_lag=OnLag.EARLIEST)
-        outcome = resync(earliest.answer(200, closed="terminated", **told))
+        outcome = jump(earliest.answer(200, closed="terminated", **told))
         assert outcome.seq == 0
         assert outcome.delay_s >= MIN_DELAY_S
-        assert earliest.read(0, epoch=told["epoch"]) == Advance(0, epoch=told["epoch"], restarted=True)
+        assert earliest.read(0, epoch=told["epoch"]) == NextSegment(0, epoch=told["epoch"], restarted=True)
         assert Driver("128@3").answer(200, closed="terminated", **told) == End(told["latest"])
         error = stopped(Driver("128@3", on_lag=OnLag.FAIL).answer(200, closed="terminated", **told))
         assert isinstance(error, SegmentMissing)
@@ -420,9 +420,9 @@ class TestSeeking:
         driver = Driver()
         driver.read(0)
         assert self.seek(driver, 9) == 0
-        assert driver.read(9) == Advance(9)
+        assert driver.read(9) == NextSegment(9)
         self.seek(driver, 3)
-        assert driver.read(3) == Advance(3)
+        assert driver.read(3) == NextSegment(3)
 
     def test_what_is_missing_behind_its_target_is_one(self) -> None:
         """The user has named that segment."""
@@ -440,7 +440,7 @@ class TestSeeking:
             driver.answer(200, latest=8)
         self.seek(driver, target)
         driver.read(8)
-        assert resync(driver.answer(470, latest=100, earliest=40)).seq == seq
+        assert jump(driver.answer(470, latest=100, earliest=40)).seq == seq
 
     def test_next_is_resolved_anew(self) -> None:
         """From words like from numbers."""
@@ -455,8 +455,8 @@ class TestSeeking:
         driver = Driver()
         driver.read(0, epoch=1)
         self.seek(driver, 50)
-        assert resync(driver.answer(470, latest=5, earliest=0)).seq == 5
-        assert driver.read(5, epoch=1) == Advance(5, epoch=1)
+        assert jump(driver.answer(470, latest=5, earliest=0)).seq == 5
+        assert driver.read(5, epoch=1) == NextSegment(5, epoch=1)
 
     def test_another_life_is_noticed_all_the_same(self) -> None:
         """The epoch is that of what was read last."""
@@ -505,19 +505,21 @@ class TestReading:
     def test_a_segment_carries_what_the_server_said(self) -> None:
         """Seq, epoch, type, size and truncation come from the headers."""
         outcome = Driver(4).answer(200, seq=4, epoch=2, size=512, truncated="publisher_lost", content_type="video/mp2t")
-        assert outcome == Advance(4, epoch=2, content_type="video/mp2t", size_at_start=512, truncated="publisher_lost")
+        assert outcome == NextSegment(
+            4, epoch=2, content_type="video/mp2t", size_at_start=512, truncated="publisher_lost"
+        )
 
     def test_an_empty_segment_is_a_segment(self) -> None:
         """200 without a byte and without ``Closed`` advances by one."""
         driver = Driver(4)
-        assert driver.answer(200, seq=4, content_length=0) == Advance(4, empty=True)
+        assert driver.answer(200, seq=4, content_length=0) == NextSegment(4, empty=True)
         assert driver.asked == 5
 
     def test_the_head_tells_how_far_behind_a_segment_is(self) -> None:
         """Segments that begin with the answer, or whose server does not say, are at the live edge."""
         for latest, lag in ((9, 4), (5, 0), (4, 0), (None, 0)):
             outcome = Driver(4).answer(200, seq=4, latest=latest)
-            assert isinstance(outcome, Advance)
+            assert isinstance(outcome, NextSegment)
             assert outcome.lag == lag
 
     def test_closed_is_the_end(self) -> None:
@@ -531,8 +533,8 @@ class TestReading:
         driver = Driver()
         driver.read(0)
         outcome = driver.answer(200, seq=1, latest=3, closed="terminated", content_length=0)
-        assert outcome == Advance(1, lag=1, empty=True)
-        assert driver.read(2) == Advance(2)
+        assert outcome == NextSegment(1, lag=1, empty=True)
+        assert driver.read(2) == NextSegment(2)
         assert driver.answer(200, seq=3, latest=3, closed="terminated", content_length=0) == End()
 
     @pytest.mark.parametrize(
@@ -553,7 +555,7 @@ class TestReading:
         """Its head says ``Closed``; what is kept can still be read."""
         driver = Driver(-3)
         assert driver.answer(200, latest=8, closed="terminated") == Resolved(6)
-        assert driver.read(6) == Advance(6)
+        assert driver.read(6) == NextSegment(6)
         assert Driver(-3).answer(200, latest=0, closed="terminated") == End()
 
     def test_an_end_beyond_the_wanted_segment_is_a_gap(self) -> None:
@@ -596,8 +598,8 @@ class TestReading:
         """Who wants to lose least reads all of the new life."""
         driver = Driver(6, on_lag=OnLag.EARLIEST)
         driver.read(6, epoch=1)
-        assert resync(driver.answer(200, seq=7, epoch=2)).seq == 0
-        assert driver.read(0, epoch=2) == Advance(0, epoch=2, restarted=True)
+        assert jump(driver.answer(200, seq=7, epoch=2)).seq == 0
+        assert driver.read(0, epoch=2) == NextSegment(0, epoch=2, restarted=True)
 
     def test_the_last_seq_of_all_is_not_the_protocol(self) -> None:
         """None could follow it."""
@@ -636,14 +638,14 @@ class TestMissing:
     def test_a_segment_that_left_the_window_leads_to_the_live_edge(self) -> None:
         """Forward, at once, since it is another request; the gap is told with the next segment."""
         driver = Driver(5, on_lag=OnLag.LIVE)
-        assert driver.answer(470, seq=5, latest=100, earliest=40) == Resync(99, 0.0, resync_error(5, 100, 40))
-        assert driver.read(99) == Advance(99, gap=94)
-        assert driver.read(100) == Advance(100)
+        assert driver.answer(470, seq=5, latest=100, earliest=40) == Jump(99, 0.0, jump_error(5, 100, 40))
+        assert driver.read(99) == NextSegment(99, gap=94)
+        assert driver.read(100) == NextSegment(100)
 
     def test_or_to_the_earliest(self) -> None:
         """``earliest`` goes to the oldest segment that is kept."""
         driver = Driver(5, on_lag=OnLag.EARLIEST)
-        assert resync(driver.answer(470, latest=100, earliest=40)).seq == 40
+        assert jump(driver.answer(470, latest=100, earliest=40)).seq == 40
         assert driver.read(40).gap == 35
 
     @pytest.mark.parametrize(
@@ -655,7 +657,7 @@ class TestMissing:
         if driver.cursor.ask().seq is None:
             driver.answer(200, latest=5 + 2 * (start == "-3"))
         driver.read(0 if start == "earliest" else 5)
-        assert resync(driver.answer(470, latest=100, earliest=40)).seq == seq
+        assert jump(driver.answer(470, latest=100, earliest=40)).seq == seq
 
     def test_or_nowhere(self) -> None:
         """``fail`` gives up with the error that says what was there."""
@@ -669,50 +671,50 @@ class TestMissing:
     def test_forward_is_always_further(self, latest: int, earliest: int | None, seq: int) -> None:
         """Whatever the headers say, the new seq is beyond the old one and not beyond the head."""
         headers = {} if earliest is None else {"earliest": earliest}
-        assert resync(Driver(5).answer(470, latest=latest, **headers)).seq == seq
+        assert jump(Driver(5).answer(470, latest=latest, **headers)).seq == seq
 
     def test_a_hole_in_the_window_costs_one_segment(self) -> None:
         """What is older is still kept, so that the wanted one was left out by its publisher, not missed here."""
         driver = Driver(5)
-        assert resync(driver.answer(470, latest=20, earliest=1)) == Resync(6, 0.0, resync_error(5, 20, 1))
-        assert driver.read(6) == Advance(6, gap=1)
+        assert jump(driver.answer(470, latest=20, earliest=1)) == Jump(6, 0.0, jump_error(5, 20, 1))
+        assert driver.read(6) == NextSegment(6, gap=1)
 
     @pytest.mark.parametrize("on_lag", [OnLag.LIVE, OnLag.EARLIEST])
     def test_a_hole_whose_end_is_known_costs_one_request(self, on_lag: OnLag) -> None:
         """A publisher that dropped much is followed to where it went on, however large the hole."""
         driver = Driver(5, on_lag=on_lag, budget=RetryBudget(0, 0))
-        assert resync(driver.answer(470, latest=900, earliest=1, next=700)).seq == 700
-        assert driver.read(700) == Advance(700, gap=695)
+        assert jump(driver.answer(470, latest=900, earliest=1, next=700)).seq == 700
+        assert driver.read(700) == NextSegment(700, gap=695)
 
     def test_a_window_that_has_moved_on_is_no_hole(self) -> None:
         """Who lags goes to the live edge, as it was wished for."""
-        assert resync(Driver(5, on_lag=OnLag.LIVE).answer(470, latest=900, earliest=700, next=700)).seq == 899
+        assert jump(Driver(5, on_lag=OnLag.LIVE).answer(470, latest=900, earliest=700, next=700)).seq == 899
 
     def test_a_hole_that_is_found_late_is_left_too(self) -> None:
         """After other failures it takes a pause, as every step does."""
         driver = Driver(5)
         retry(driver.answer(429))
-        outcome = resync(driver.answer(470, latest=900, earliest=1, next=700))
+        outcome = jump(driver.answer(470, latest=900, earliest=1, next=700))
         assert outcome.seq == 700
         assert outcome.delay_s >= MIN_DELAY_S
 
     def test_a_wide_hole_leads_to_the_live_edge(self) -> None:
         """A publisher that resumed far ahead is not followed step by step."""
         driver = Driver(5, on_lag=OnLag.LIVE)
-        assert resync(driver.answer(470, latest=900, earliest=1)).seq == 6
-        assert resync(driver.answer(470, latest=900, earliest=1)).seq == 899
+        assert jump(driver.answer(470, latest=900, earliest=1)).seq == 6
+        assert jump(driver.answer(470, latest=900, earliest=1)).seq == 899
         assert driver.read(899).gap == 894
 
     def test_a_wide_hole_is_crossed_in_growing_steps(self) -> None:
         """By a reader that wants everything, on a server that does not say where the hole ends."""
         driver = Driver(5)
-        steps = [resync(driver.answer(470, latest=30, earliest=1)).seq for _ in range(5)]
+        steps = [jump(driver.answer(470, latest=30, earliest=1)).seq for _ in range(5)]
         assert steps == [6, 7, 9, 13, 21]
 
     def test_a_second_step_without_a_segment_between_waits(self) -> None:
         """A server that only ever says 470 is asked more and more slowly, and not for ever."""
         driver = Driver(5, budget=RetryBudget(0.2, 3), backoff=Backoff(1, 8))
-        delays = [resync(driver.answer(470, latest=n, earliest=n - 3)).delay_s for n in (10, 20, 30, 40, 50, 60)]
+        delays = [jump(driver.answer(470, latest=n, earliest=n - 3)).delay_s for n in (10, 20, 30, 40, 50, 60)]
         assert delays[0] == 0
         assert all(delay >= MIN_DELAY_S for delay in delays[1:])
         assert isinstance(stopped(driver.answer(470, latest=70, earliest=67)), SegmentMissing)
@@ -721,7 +723,7 @@ class TestMissing:
         """A slow subscriber may skip forward for ever, as long as it reads something each time."""
         driver = Driver(0, on_lag=OnLag.LIVE, budget=RetryBudget(0, 0))
         for head in range(10, 500, 10):
-            assert resync(driver.answer(470, latest=head)).delay_s == 0
+            assert jump(driver.answer(470, latest=head)).delay_s == 0
             driver.read(head - 1)
             driver.now += LATE_AGAIN_S
 
@@ -730,7 +732,7 @@ class TestMissing:
         driver = Driver(0, on_lag=OnLag.LIVE)
         driver.answer(470, latest=10)
         driver.read(9, content_length=0)
-        assert resync(driver.answer(470, latest=20)).delay_s > 0
+        assert jump(driver.answer(470, latest=20)).delay_s > 0
 
     @pytest.mark.parametrize("headers", [{}, {"latest": 5}, {"latest": -3}, {"latest": "x"}, {"latest": "9" * 5000}])
     def test_470_that_leads_nowhere_is_asked_again_later(self, headers: dict[str, object]) -> None:
@@ -743,29 +745,29 @@ class TestMissing:
         """After a server's restart the numbering is lower: go on at its head, later, and say so."""
         driver = Driver(7)
         driver.read(7, epoch=1)
-        outcome = resync(driver.answer(470, latest=3, earliest=1))
+        outcome = jump(driver.answer(470, latest=3, earliest=1))
         assert outcome.seq == 3
         assert outcome.delay_s >= MIN_DELAY_S
-        assert driver.read(3, epoch=1) == Advance(3, epoch=1, gap=2, restarted=True)
+        assert driver.read(3, epoch=1) == NextSegment(3, epoch=1, gap=2, restarted=True)
         assert not driver.read(4, epoch=1).restarted
 
     def test_or_at_its_earliest(self) -> None:
         """``earliest`` reads all that the new life still has."""
         driver = Driver(7, on_lag=OnLag.EARLIEST)
         driver.read(7)
-        assert resync(driver.answer(470, latest=3, earliest=1)).seq == 1
-        assert driver.read(1) == Advance(1, gap=0, restarted=True)
+        assert jump(driver.answer(470, latest=3, earliest=1)).seq == 1
+        assert driver.read(1) == NextSegment(1, gap=0, restarted=True)
 
     @pytest.mark.parametrize("on_lag", [None, OnLag.EARLIEST])
     def test_a_start_beyond_the_head_begins_at_the_head(self, on_lag: OnLag | None) -> None:
         """A seq that is far in the future is brought back to the present, without a gap or a restart."""
         driver = Driver(100, on_lag=on_lag)
-        assert resync(driver.answer(470, latest=5, earliest=2)).seq == 5
-        assert driver.read(5) == Advance(5)
+        assert jump(driver.answer(470, latest=5, earliest=2)).seq == 5
+        assert driver.read(5) == NextSegment(5)
 
     def test_a_relative_start_that_is_missing_begins_at_the_head(self) -> None:
         """470 to -2 should not be; it leads to the head that it names."""
-        assert resync(Driver("current").answer(470, latest=5)).seq == 5
+        assert jump(Driver("current").answer(470, latest=5)).seq == 5
 
     def test_a_head_that_swings_does_not_make_a_loop(self) -> None:
         """The historic fault: dead segment N is answered empty, N + 1 with 470 and head N, and so on."""
@@ -773,10 +775,10 @@ class TestMissing:
         driver.read(8)
         requests, paused = 0, 0.0
         while not isinstance(outcome := driver.answer(470, latest=8), Stop):
-            assert isinstance(outcome, Resync | RetryAfter)
+            assert isinstance(outcome, Jump | Retry)
             requests += 1
             paused += outcome.delay_s
-            if isinstance(outcome, Resync):
+            if isinstance(outcome, Jump):
                 requests += 1
                 driver.read(8, content_length=0)
         assert isinstance(outcome.error, SegmentMissing)
@@ -789,20 +791,20 @@ class TestMissing:
         driver.read(7)
         assert retry(driver.answer(470, latest=6)).delay_s >= MIN_DELAY_S
         assert driver.cursor.ask() == Ask(8, 2)
-        assert driver.read(8) == Advance(8)
+        assert driver.read(8) == NextSegment(8)
 
     def test_a_head_that_stays_behind_is_believed(self) -> None:
         """After about 2 s; and at once from a server that was away, or that says what it keeps."""
         driver = Driver(7)
         driver.read(7)
         assert sum(retry(driver.answer(470, latest=6)).delay_s for _ in range(HEAD_RECHECKS)) < 5
-        assert resync(driver.answer(470, latest=6)).seq == 6
+        assert jump(driver.answer(470, latest=6)).seq == 6
         for away in (True, False):
             driver = Driver(7)
             driver.read(7)
             if away:
                 driver.lost()
-            assert resync(driver.answer(470, latest=6, **({} if away else {"earliest": 0}))).seq == 6
+            assert jump(driver.answer(470, latest=6, **({} if away else {"earliest": 0}))).seq == 6
 
     def test_an_outage_does_not_slow_down_what_follows_it(self) -> None:
         """The server is back: another segment is asked for soon, however long it was away."""
@@ -810,17 +812,19 @@ class TestMissing:
         driver.read(7)
         for _ in range(6):
             driver.lost()
-        assert resync(driver.answer(470, latest=30, earliest=20)).delay_s <= MIN_DELAY_S + 2
+        assert jump(driver.answer(470, latest=30, earliest=20)).delay_s <= MIN_DELAY_S + 2
 
     def test_a_numbering_that_goes_on_is_followed_where_it_was_left(self) -> None:
         """The live edge is for who fell behind; here the server did, and all that it has is wanted."""
         driver = Driver(21)
         driver.read(21)
         driver.lost()
-        assert resync(driver.answer(470, latest=0)).seq == 0
-        assert driver.answer(200, seq=0, latest=26, content_length=0) == Advance(0, lag=25, restarted=True, empty=True)
-        assert resync(driver.answer(470, latest=26, earliest=22)).seq == 22
-        assert driver.read(22) == Advance(22)
+        assert jump(driver.answer(470, latest=0)).seq == 0
+        assert driver.answer(200, seq=0, latest=26, content_length=0) == NextSegment(
+            0, lag=25, restarted=True, empty=True
+        )
+        assert jump(driver.answer(470, latest=26, earliest=22)).seq == 22
+        assert driver.read(22) == NextSegment(22)
 
 
 class TestTooLateAgain:
@@ -832,7 +836,7 @@ class TestTooLateAgain:
         asked = []
         for earliest in (40, 50, 80, 210):
             latest = earliest + 90
-            seq = resync(driver.answer(470, latest=latest, earliest=earliest)).seq
+            seq = jump(driver.answer(470, latest=latest, earliest=earliest)).seq
             asked.append((seq, driver.asked))
         assert asked == [(40, 40), (50 + 10, 60 - 140 - 1), (80 + 2 * 30, 140 - 170 - 1), (299, wire.SEQ_CURRENT)]
         assert driver.read(1000).gap == 995
@@ -843,7 +847,7 @@ class TestTooLateAgain:
         driver = Driver(5)
         driver.answer(470, latest=140, earliest=50)
         driver.read(50)
-        assert driver.answer(470, latest=143, earliest=53) == Resync(56, 0.0, resync_error(51, 143, 53))
+        assert driver.answer(470, latest=143, earliest=53) == Jump(56, 0.0, jump_error(51, 143, 53))
         assert driver.asked == 56 - 143 - 1
 
     def test_a_second_in_time_does(self) -> None:
@@ -863,7 +867,7 @@ class TestTooLateAgain:
         driver = Driver(5, on_lag=on_lag, budget=RetryBudget(0, 0))
         made = []
         for number in range(40):
-            step = resync(driver.answer(470, latest=1000 * number + 300, earliest=1000 * number + 100))
+            step = jump(driver.answer(470, latest=1000 * number + 300, earliest=1000 * number + 100))
             driver.now += step.delay_s
             made.append(driver.now)
             driver.read(step.seq)
@@ -875,8 +879,8 @@ class TestTooLateAgain:
     def test_a_live_reader_asks_for_the_newest_as_such(self) -> None:
         """The one that it was told has left a window that moves faster than requests take."""
         driver = Driver(5, on_lag=OnLag.LIVE, budget=RetryBudget(0, 0))
-        assert resync(driver.answer(470, latest=100, earliest=95)).seq == driver.asked == 99
-        assert resync(driver.answer(470, latest=200, earliest=195)).delay_s >= MIN_DELAY_S
+        assert jump(driver.answer(470, latest=100, earliest=95)).seq == driver.asked == 99
+        assert jump(driver.answer(470, latest=200, earliest=195)).delay_s >= MIN_DELAY_S
         assert driver.asked == wire.SEQ_CURRENT
         assert driver.read(340).gap == 335
 
@@ -886,7 +890,7 @@ class TestTooLateAgain:
         driver = Driver(5, on_lag=on_lag)
         asked = []
         for latest in (100, 103, 110, 120):
-            resync(driver.answer(470, latest=latest))
+            jump(driver.answer(470, latest=latest))
             asked.append(driver.asked)
         assert asked[0] == (95 if on_lag is OnLag.EARLIEST else 99)
         assert asked[1] == (101 if on_lag is OnLag.EARLIEST else wire.SEQ_CURRENT)
@@ -897,7 +901,7 @@ class TestTooLateAgain:
         """What is beyond it is in the window, and waits there."""
         driver = Driver(5)
         for seq in (6, 7, 9):
-            assert resync(driver.answer(470, latest=30, earliest=1)).seq == driver.asked == seq
+            assert jump(driver.answer(470, latest=30, earliest=1)).seq == driver.asked == seq
 
     def test_a_numbering_that_goes_on_is_asked_for_by_number(self) -> None:
         """Where the reader had come to before its server was restarted."""
@@ -905,7 +909,7 @@ class TestTooLateAgain:
         for seq in range(10):
             driver.read(seq)
         for latest, earliest, seq in ((2, 0, 2), (8, 6, 6), (14, 9, 10)):
-            assert resync(driver.answer(470, latest=latest, earliest=earliest)).seq == driver.asked == seq
+            assert jump(driver.answer(470, latest=latest, earliest=earliest)).seq == driver.asked == seq
 
     def test_a_retry_asks_by_number(self) -> None:
         """A full server refuses a reader that counts from the head, as a new one, and serves one that is there."""
@@ -935,13 +939,13 @@ class TestTooLateAgain:
         assert isinstance(stopped(driver.answer(200)), RemoteProtocolError)
         driver = self.counting()
         outcome = driver.answer(200, seq=70, latest=72, content_length=0, closed="terminated")
-        assert isinstance(outcome, Advance)
+        assert isinstance(outcome, NextSegment)
         assert (outcome.seq, outcome.gap) == (70, 65)
 
     def test_470_goes_on_from_the_lowest_that_was_meant(self) -> None:
         """A server may not be able to read what it still lists."""
         driver = self.counting()
-        assert resync(driver.answer(470, latest=160, earliest=70)).seq == 70 + 2 * 20
+        assert jump(driver.answer(470, latest=160, earliest=70)).seq == 70 + 2 * 20
         assert driver.asked == 110 - 160 - 1
 
     @staticmethod
@@ -991,7 +995,7 @@ class TestFailing:
             retry(fail())
             driver.now += 1
         assert driver.cursor.broken(LOST) is None
-        while isinstance(outcome := fail(), RetryAfter):
+        while isinstance(outcome := fail(), Retry):
             assert MIN_DELAY_S <= outcome.delay_s <= MIN_DELAY_S + Backoff().cap_s
             driver.now += 1
         assert isinstance(stopped(outcome), ConnectionLost | Refused)
@@ -1067,7 +1071,7 @@ class TestFailing:
             driver = Driver(reconnect_s=reconnect_s)
             driver.read(0)
             requests = 0
-            while isinstance(outcome := driver.lost(), RetryAfter):
+            while isinstance(outcome := driver.lost(), Retry):
                 requests += 1
                 driver.now += outcome.delay_s
             assert reconnect_s <= driver.now - 1000 <= reconnect_s + CAP_S
@@ -1168,13 +1172,13 @@ class TestFailing:
         for seq in range(5):
             driver.read(seq)
         driver.lost()
-        assert isinstance(driver.answer(470, seq=5, latest=0), Resync)
+        assert isinstance(driver.answer(470, seq=5, latest=0), Jump)
         skipped = driver.answer(200, seq=0, content_length=0)
-        assert isinstance(skipped, Advance)
+        assert isinstance(skipped, NextSegment)
         assert (skipped.gap, skipped.restarted) == (0, True)
-        assert isinstance(driver.answer(470, seq=1, latest=9, earliest=7), Resync)
+        assert isinstance(driver.answer(470, seq=1, latest=9, earliest=7), Jump)
         outcome = driver.answer(200, seq=8)
-        assert isinstance(outcome, Advance)
+        assert isinstance(outcome, NextSegment)
         assert outcome.gap == 3, "5, 6 and 7; not those from before the restart"
 
     def test_a_numbering_that_began_again_after_a_restart(self) -> None:
@@ -1183,15 +1187,15 @@ class TestFailing:
         for seq in range(5):
             driver.read(seq)
         driver.lost()
-        assert isinstance(driver.answer(470, seq=5, latest=0), Resync)
-        assert isinstance(driver.answer(470, seq=0, latest=3, earliest=2), Resync)
+        assert isinstance(driver.answer(470, seq=5, latest=0), Jump)
+        assert isinstance(driver.answer(470, seq=0, latest=3, earliest=2), Jump)
         began = driver.answer(200, seq=2)
-        assert isinstance(began, Advance)
+        assert isinstance(began, NextSegment)
         assert (began.gap, began.restarted) == (2, True)
         driver.cursor.finished()
-        assert isinstance(driver.answer(470, seq=3, latest=8, earliest=7), Resync)
+        assert isinstance(driver.answer(470, seq=3, latest=8, earliest=7), Jump)
         outcome = driver.answer(200, seq=7)
-        assert isinstance(outcome, Advance)
+        assert isinstance(outcome, NextSegment)
         assert outcome.gap == 4
 
     def test_a_cut_segment_is_passed_over_and_slows_down(self) -> None:
@@ -1201,7 +1205,7 @@ class TestFailing:
         assert driver.cursor.broken(LOST) is None
         assert driver.asked == 1
         outcome = driver.answer(200, seq=1)
-        assert isinstance(outcome, Advance)
+        assert isinstance(outcome, NextSegment)
         assert outcome.delay_s >= MIN_DELAY_S
         assert outcome.gap == 0
         driver.cursor.finished()
@@ -1243,7 +1247,7 @@ class TestLives:
         assert Driver(5).cursor.ask() == Ask(5)
         driver = self.at()
         assert driver.cursor.ask() == Ask(5, 1, "a", 1)
-        resync(driver.answer(470, latest=5, earliest=0, epoch=2, life="b:0"))
+        jump(driver.answer(470, latest=5, earliest=0, epoch=2, life="b:0"))
         assert driver.cursor.ask() == Ask(4, 1, "b", 2)
         driver.read(4, epoch=2, life="b:0")
         assert driver.cursor.ask() == Ask(5, 1, "b", 2)
@@ -1252,7 +1256,7 @@ class TestLives:
     def test_at_its_head_a_new_numbering_is_gone_to(self) -> None:
         """The server says so at once, rather than let the reader wait for the next segment."""
         driver = self.at()
-        assert resync(driver.answer(470, latest=5, earliest=0, life="b:0")).seq == 4
+        assert jump(driver.answer(470, latest=5, earliest=0, life="b:0")).seq == 4
         begun = driver.read(4, epoch=1, life="b:0")
         assert (begun.gap, begun.restarted) == (4, True)
 
@@ -1264,24 +1268,24 @@ class TestLives:
             for seq in range(4):
                 driver.read(seq, epoch=1, life="a:0")
         elif start == "earliest":
-            resync(driver.answer(470, latest=6, earliest=4, life="a:0"))
+            jump(driver.answer(470, latest=6, earliest=4, life="a:0"))
         driver.read(4, epoch=1, life="a:0")
         if start == 0:
             outcome = driver.answer(200, seq=5, epoch=1, life="b:0")
         else:
             outcome = driver.answer(470, latest=9, earliest=0, life="b:0")
-        assert resync(outcome).seq == 0
+        assert jump(outcome).seq == 0
         begun = driver.read(0, epoch=1, life="b:0")
         assert (begun.gap, begun.restarted) == (0, True)
 
     def test_another_epoch_is_read_from_where_it_begins(self) -> None:
         """Also if nothing was written since the restart. One that begins further on is gone to by what is kept."""
         driver = self.at(on_lag=OnLag.EARLIEST)
-        assert resync(driver.answer(470, latest=5, earliest=0, epoch=2, life="b")).seq == 0
+        assert jump(driver.answer(470, latest=5, earliest=0, epoch=2, life="b")).seq == 0
         begun = driver.read(0, epoch=2, life="b")
         assert (begun.gap, begun.restarted) == (0, True)
         driver = self.at(on_lag=OnLag.EARLIEST)
-        assert resync(driver.answer(470, latest=12, earliest=6, next=6, epoch=2, life="c:8")).seq == 6
+        assert jump(driver.answer(470, latest=12, earliest=6, next=6, epoch=2, life="c:8")).seq == 6
 
     @pytest.mark.parametrize("life", ["a:0", "b"])
     def test_it_does_not_read_again_what_is_of_its_own_numbering(self, life: str) -> None:
@@ -1289,7 +1293,7 @@ class TestLives:
         driver = self.at(start=4)
         driver.answer(470, latest=3, earliest=0, life=life)
         driver.now += RECONNECT_S
-        assert resync(driver.answer(470, latest=3, earliest=0, life=life)).seq == 3
+        assert jump(driver.answer(470, latest=3, earliest=0, life=life)).seq == 3
 
     @pytest.mark.parametrize("start", ["3@1:a", "-4", "next", "current"])
     def test_a_live_reader_goes_on_at_the_head(self, start: str) -> None:
@@ -1298,7 +1302,7 @@ class TestLives:
         if driver.asked is None:
             driver.answer(200, latest=3 if start == "next" else 6)
         driver.read(3, epoch=1, life="a:0")
-        assert resync(driver.answer(470, latest=9, earliest=0, life="b:0")).seq == 8
+        assert jump(driver.answer(470, latest=9, earliest=0, life="b:0")).seq == 8
 
     def test_a_new_numbering_that_has_passed_the_position_is_told(self) -> None:
         """B5 does not follow A4 though its epoch is the same: it is *restarted*, and B0 to B4 are a gap."""
@@ -1308,12 +1312,12 @@ class TestLives:
     def test_it_is_read_from_its_first_segment_by_who_goes_to_the_earliest(self) -> None:
         """B5 is not handed out; B0 is, without a gap; what was evicted of it is one."""
         driver = self.at(on_lag=OnLag.EARLIEST)
-        assert resync(driver.answer(200, seq=5, epoch=1, life="b:0")).seq == 0
+        assert jump(driver.answer(200, seq=5, epoch=1, life="b:0")).seq == 0
         first = driver.read(0, epoch=1, life="b:0")
         assert (first.gap, first.restarted) == (0, True)
         driver = self.at(on_lag=OnLag.EARLIEST)
         driver.answer(200, seq=5, epoch=1, life="b:0")
-        assert resync(driver.answer(470, latest=9, earliest=3, next=3, life="b:0")).seq == 3
+        assert jump(driver.answer(470, latest=9, earliest=3, next=3, life="b:0")).seq == 3
         assert driver.read(3, epoch=1, life="b:0").gap == 3
 
     def test_it_ends_who_may_not_lag(self) -> None:
@@ -1331,7 +1335,7 @@ class TestLives:
     def test_a_publisher_that_goes_on_begins_nothing(self) -> None:
         """It sends again what its readers may have, under the name that they know, whatever the epoch now is."""
         driver = self.at()
-        assert resync(driver.answer(470, latest=9, earliest=7, next=7, life="a:0")).seq == 8
+        assert jump(driver.answer(470, latest=9, earliest=7, next=7, life="a:0")).seq == 8
         begun = driver.read(8, epoch=1, life="a:0")
         assert (begun.gap, begun.restarted) == (3, False)
         assert not self.at().read(5, epoch=2, life="a:0").restarted
@@ -1339,7 +1343,7 @@ class TestLives:
     def test_one_without_that_name_goes_on_at_or_beyond_the_position(self) -> None:
         """A publisher of another make does not say that it goes on: its numbers do."""
         driver = self.at()
-        assert resync(driver.answer(470, latest=7, earliest=6, next=6, life="b:6")).seq == 6
+        assert jump(driver.answer(470, latest=7, earliest=6, next=6, life="b:6")).seq == 6
         begun = driver.read(6, epoch=1, life="b:6")
         assert (begun.gap, begun.restarted, begun.life) == (1, False, "b")
 
@@ -1354,30 +1358,30 @@ class TestLives:
         driver = self.at(on_lag=OnLag.FAIL)
         assert retry(driver.answer(470, latest=3, earliest=0, life=life, retry_after=2)).delay_s > 2
         assert driver.asked == 5
-        assert driver.read(5, epoch=1, life="a:0") == Advance(5, epoch=1, life="a")
+        assert driver.read(5, epoch=1, life="a:0") == NextSegment(5, epoch=1, life="a")
 
     def test_it_is_not_waited_for_without_end(self) -> None:
         """Then the publisher is not coming back, and the reader goes where the head is."""
         driver = self.at()
         driver.answer(470, latest=3, earliest=0, life="b")
         driver.now += RECONNECT_S
-        assert resync(driver.answer(470, latest=3, earliest=0, life="b")).seq == 3
+        assert jump(driver.answer(470, latest=3, earliest=0, life="b")).seq == 3
 
     @pytest.mark.parametrize(("on_lag", "seq", "gap"), [(OnLag.LIVE, 2, 2), (OnLag.EARLIEST, 1, 1)])
     def test_a_head_behind_it_in_a_new_numbering_is_gone_to(self, on_lag: OnLag, seq: int, gap: int) -> None:
         """To the newest segment that was begun, or to the oldest that is kept; what lies before it is missed."""
         driver = self.at(on_lag=on_lag)
-        assert resync(driver.answer(470, latest=3, earliest=1, life="b:0")).seq == seq
+        assert jump(driver.answer(470, latest=3, earliest=1, life="b:0")).seq == seq
         begun = driver.read(seq, epoch=1, life="b:0")
         assert (begun.gap, begun.restarted) == (gap, True)
 
     def test_what_was_kept_from_before_is_not_read_again(self) -> None:
         """A server that keeps channels has the numbers below ``first`` from before: they were read."""
         driver = self.at(9, on_lag=OnLag.EARLIEST)
-        assert resync(driver.answer(470, latest=8, earliest=0, life="b:7")).seq == 7
+        assert jump(driver.answer(470, latest=8, earliest=0, life="b:7")).seq == 7
         assert driver.read(7, epoch=1, life="b:7").gap == 0
         driver = self.at(9, on_lag=OnLag.EARLIEST)
-        assert resync(driver.answer(200, seq=9, epoch=1, life="b:7")).seq == 7
+        assert jump(driver.answer(200, seq=9, epoch=1, life="b:7")).seq == 7
 
     def test_the_budget_pays_for_a_new_numbering(self) -> None:
         """A server that changes its name with each answer is not asked for ever."""

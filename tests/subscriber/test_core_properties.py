@@ -14,16 +14,16 @@ from hypothesis import strategies as st
 from tricklecast.subscriber.core import (
     MAX_CUT_S,
     REFRESH_S,
-    Advance,
     AnyStart,
     Ask,
     Cursor,
     Decision,
     End,
+    Jump,
+    NextSegment,
     OnLag,
     Resolved,
-    Resync,
-    RetryAfter,
+    Retry,
     Start,
 )
 from tricklecast.trickle import wire
@@ -127,7 +127,7 @@ class Run:
     cuts: list[float] = field(default_factory=list)
     breaks: int = 0
     seeks: list[tuple[bool, float]] = field(default_factory=list)
-    segments: list[Advance | Seek] = field(default_factory=list)
+    segments: list[NextSegment | Seek] = field(default_factory=list)
     outcomes: list[Decision] = field(default_factory=list)
     pauses: list[tuple[Ask, Ask, float]] = field(default_factory=list)
     at_once: int = 0
@@ -159,7 +159,7 @@ class Run:
             outcome = self.cursor.answered(_answer(event, ask), self.now, self.rng)
         else:
             outcome = self.cursor.lost(ConnectionLost(), self.now, self.rng)
-        self.waits += isinstance(outcome, RetryAfter) and _is_outage(event)
+        self.waits += isinstance(outcome, Retry) and _is_outage(event)
         self._obey(outcome, ask, event.cuts if isinstance(event, Reply) else 0)
 
     def _request(self) -> Ask:
@@ -181,11 +181,11 @@ class Run:
     def _obey(self, outcome: Decision, ask: Ask, cuts: int) -> None:
         self.outcomes.append(outcome)
         match outcome:
-            case Advance():
+            case NextSegment():
                 self.at_once = 0
                 self.segments.append(outcome)
                 self._read(outcome, cuts)
-            case Resolved() | Resync() | RetryAfter():
+            case Resolved() | Jump() | Retry():
                 pass
             case End():
                 self.over = True
@@ -202,7 +202,7 @@ class Run:
         if outcome.delay_s > 0:
             self.at_once = 0
 
-    def _read(self, segment: Advance, cuts: int) -> None:
+    def _read(self, segment: NextSegment, cuts: int) -> None:
         """Read the segment to its end, or until its rest is not to be had."""
         lost = ConnectionLost()
         for _ in range(0 if segment.empty else abs(cuts)):
@@ -268,16 +268,16 @@ def runs(draw: st.DrawFn, *, seeking: bool = False) -> Run:
 
 def requests_are_bounded(run: Run) -> None:
     """Requests ≤ segments + reconnects + waited / 20 s + 2, and as much again for each seek."""
-    reconnects = sum(isinstance(outcome, RetryAfter | Resync) for outcome in run.outcomes) + len(run.cuts)
-    segments = sum(isinstance(segment, Advance) for segment in run.segments)
+    reconnects = sum(isinstance(outcome, Retry | Jump) for outcome in run.outcomes) + len(run.cuts)
+    segments = sum(isinstance(segment, NextSegment) for segment in run.segments)
     assert run.requests <= segments + reconnects + run.waited_s / REFRESH_S + 2 * (1 + len(run.seeks))
     assert run.refreshes <= run.waited_s / REFRESH_S
 
 
 def reconnects_are_paid_for(run: Run) -> None:
     """By what went well; but for a few steps forward after each segment, and for waits, which another test bounds."""
-    reconnects = sum(isinstance(outcome, RetryAfter | Resync) for outcome in run.outcomes)
-    free = sum(isinstance(outcome, Resync) and outcome.delay_s == 0 for outcome in run.outcomes)
+    reconnects = sum(isinstance(outcome, Retry | Jump) for outcome in run.outcomes)
+    free = sum(isinstance(outcome, Jump) and outcome.delay_s == 0 for outcome in run.outcomes)
     assert free <= 2 * (run.whole + 1)
     unpaid = 3 * (run.whole + 1)
     assert reconnects - run.waits <= unpaid + BUDGET_RESERVE + BUDGET_RATIO * (run.whole + run.refreshes)
@@ -312,14 +312,14 @@ def test_a_server_that_repeats_itself_is_left_or_read(
     run = Run(Cursor(start, on_lag=on_lag), Random(seed))
     for number in range(200):
         run.step(cycle[number % len(cycle)])
-    progress = sum(isinstance(segment, Advance) for segment in run.segments) + run.refreshes
+    progress = sum(isinstance(segment, NextSegment) for segment in run.segments) + run.refreshes
     assert run.over or progress >= 200 / 50
 
 
 def segments_come_in_order_and_gaps_are_counted(run: Run) -> None:
     """Within one numbering each seq comes once, in order, and ``gap`` is exactly what lies between."""
     for before, after in zip(run.segments, run.segments[1:], strict=False):
-        if isinstance(before, Advance) and isinstance(after, Advance):
+        if isinstance(before, NextSegment) and isinstance(after, NextSegment):
             assert after.gap >= 0
             if not after.restarted:
                 assert after.seq == before.seq + 1 + after.gap
@@ -328,7 +328,7 @@ def segments_come_in_order_and_gaps_are_counted(run: Run) -> None:
 def what_follows_a_named_place_is_counted_from_there(run: Run) -> None:
     """After a seek to N, what lies between N and the first segment is its gap, unless the server's head is below N."""
     for before, after in zip(run.segments, run.segments[1:], strict=False):
-        if isinstance(before, Seek) and isinstance(after, Advance) and not after.restarted:
+        if isinstance(before, Seek) and isinstance(after, NextSegment) and not after.restarted:
             named = Start.parse(before.start)
             if named.named and named.ask is not None and after.seq >= named.ask:
                 assert after.gap in (0, after.seq - named.ask)
@@ -337,7 +337,7 @@ def what_follows_a_named_place_is_counted_from_there(run: Run) -> None:
 
 def _moved_back(run: Run) -> bool:
     """Whether a head below what was asked for has begun the count anew somewhere."""
-    return any(isinstance(outcome, Resync) and outcome.delay_s > 0 for outcome in run.outcomes)
+    return any(isinstance(outcome, Jump) and outcome.delay_s > 0 for outcome in run.outcomes)
 
 
 RULES = (
@@ -468,10 +468,10 @@ class SlowReader:
                 is_finished = True
                 self.cursor.finished()
             outcome = self.cursor.answered(answer, self.now, self.rng)
-            if isinstance(outcome, Advance):
+            if isinstance(outcome, NextSegment):
                 break
             self.dead.append(self.now)
-            assert isinstance(outcome, Resync)
+            assert isinstance(outcome, Jump)
             self.now += outcome.delay_s
         if not is_finished and self.last is not None:
             self.cursor.finished()

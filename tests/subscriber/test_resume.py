@@ -13,7 +13,7 @@ import pytest
 from tests.subscriber.fake import Exchange, Handler, run
 from tests.subscriber.test_client import Slept, collect, ended, subscribed
 from tricklecast.subscriber import Retrying, Segment, Subscriber, TrickleTransport
-from tricklecast.subscriber.core import Advance
+from tricklecast.subscriber.core import NextSegment
 from tricklecast.subscriber.segment import Runtime, is_same
 from tricklecast.trickle.client.exchange import Answer
 from tricklecast.trickle.errors import ConnectionLost, Position
@@ -409,7 +409,7 @@ class TestLeaving:
 
 def test_a_segment_is_the_same_by_its_head() -> None:
     """Same seq, same epoch, a body."""
-    begun = Advance(4, 2)
+    begun = NextSegment(4, 2)
 
     def may_be(**headers: object) -> bool:
         names = {f"Lp-Trickle-{name.capitalize()}": str(value) for name, value in headers.items()}
