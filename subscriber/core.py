@@ -1,42 +1,53 @@
 """The subscriber's decisions: which GET to make next, and what its answer means. No sockets, clock or random source.
 
-A :class:`Cursor` stands at one seq. Its caller makes the GET that :meth:`Cursor.ask` names, reports the result
-(:meth:`~Cursor.answered`, :meth:`~Cursor.lost` or :meth:`~Cursor.refreshed`) and carries out the :data:`Decision`.
+Theory of operation
+===================
 
-The rules (docs/reference/protocol.md, sections 4 to 6):
+*The problem.* A reader of a live channel must miss nothing in silence, read nothing twice, and never ask in a tight
+loop. Meanwhile segments leave the server's window, servers are restarted with fewer segments or with others, channels
+begin anew, and proxies answer for servers that are away.
+
+*The idea.* A :class:`Cursor` stands at one seq. Its caller makes the GET that :meth:`Cursor.ask` names, reports the
+result (:meth:`~Cursor.answered`, :meth:`~Cursor.lost` or :meth:`~Cursor.refreshed`) and carries out the
+:data:`Decision`. Three questions are answered elsewhere: which numbering is read, and what is missing in it
+(:mod:`~tricklecast.subscriber.numbering`); where a reader goes on that is too late
+(:mod:`~tricklecast.subscriber.catchup`); how long it waits after a failure, and when it gives up
+(:mod:`~tricklecast.trickle.client.retry`).
+
+*The rules* (docs/reference/protocol.md, sections 4 to 6):
 
 - A start such as ``next`` is resolved once. After that only concrete seqs are requested, so a wait that is given up
-  and repeated cannot skip a segment that began in between.
+  and repeated cannot skip a segment that began in between. A reader that does not keep up is the exception.
 - A 200 without a body is an empty segment, not an end. Only the ``Closed`` header ends a channel.
 - 404 means that the channel does not exist. The cursor waits for it only if the user asked for that
   (``wait_for_channel_s``), or for ``reconnect_s`` after the server was lost: publishers come back to a restarted
   server a little later.
-- 470 means that the segment does not exist; the answer says where the head is. The cursor never repeats a failed
-  request at once. Every such request costs a token of the retry budget, but for a few steps forward after each whole
-  segment: no server can make the cursor send requests in a tight loop, and no reader ends because it is slow.
-- The cursor goes back within a numbering only if the server's head is behind what was already read, or if the channel
-  has another life and its reader reads everything: then all of that life is new.
+- 470 means that the segment does not exist; the answer says where the head is. The cursor goes forward if the segment
+  has left the window. It goes back within a numbering only if the server's head is behind what was already read, or if
+  the channel has another life and its reader reads everything: then all of that life is new.
 - A reader reads everything if it began at ``earliest`` or at a number, or if ``on_lag`` is ``earliest``; it does not if
   ``on_lag`` is ``live``. In a new numbering, whose first seq the server tells, it begins at the first segment that is
   kept. Where segments have left the window before it came to them, it goes on at the oldest one. Any other reader goes
   on at the live edge.
-- A reader that is too late again within a second does not keep up. The second step in a row brings it as far ahead of
-  the oldest segment as the window has moved on since the first, the third twice as far as it has since the second, and
-  so on. These steps count from the head (``-N``): any number that the reader was told may be gone by the time it is
-  asked for. There is a pause between them, so that they are a few per second, however fast the channel is.
 - If the server's head is behind what was read of the very same numbering (``Life``), the server was restarted and its
   publisher is sending again what was in flight. The cursor waits until the head has caught up.
-- An outage lasts for a limited time (:class:`~tricklecast.trickle.client.retry.Retries`), whether it shows as refused
-  connections, resets or 5xx answers, or as silence where a server answers at once.
+- An outage lasts for a limited time, whether it shows as refused connections, resets or 5xx answers, or as silence
+  where a server answers at once.
+
+*Invariants.* A failed request is never repeated at once. Each one more costs a token of the retry budget, or belongs to
+a wait with delays of its own (an outage, a channel that is not there yet). Only a few steps forward after each whole
+segment are free. So no server can make the cursor send requests in a tight loop, and no reader ends because it is slow.
+Each segment that was missed is in the ``gap`` of the next one, or of the end.
 """
 
 from __future__ import annotations
 
 from enum import StrEnum
-from math import inf
 from random import Random
 from typing import Final, Literal, NamedTuple, TypeAlias, cast
 
+from tricklecast.subscriber.catchup import CatchUp, ServerWindow
+from tricklecast.subscriber.numbering import KnownNumbering, first_of
 from tricklecast.trickle import wire
 from tricklecast.trickle.backoff import Backoff, RetryBudget
 from tricklecast.trickle.client.exchange import Answer
@@ -64,17 +75,6 @@ MAX_CUT_S: Final = 10.0
 
 HEAD_RECHECKS: Final = 4
 """How often a head that seems to have gone back is checked again (about 2 s in all) before the cursor follows it."""
-
-LATE_AGAIN_S: Final = 1.0
-"""Steps forward whose requests are made within this time are a row: the reader does not keep up."""
-
-LATE_PAUSE_S: Final = 0.25
-"""The time between the requests of such steps, from the third one on. Each costs the server an answer for nothing."""
-
-REFERENCE_WINDOW: Final = 5
-"""Segments that the Go reference server keeps. It does not send ``Earliest``, so the search starts this far back. The
-oldest of these is gone if its publisher has opened the next POST already, so the segment after it is asked for next."""
-
 
 WAIT_HINT: Final = "Subscriber(…, wait_for_channel_s=30) waits for its publisher"
 
@@ -255,48 +255,6 @@ class End(NamedTuple):
 Decision: TypeAlias = NextSegment | Resolved | Retry | Jump | End | Stop
 
 
-# What answers tell about the numbering ------------------------------------------------------------------------------
-
-
-def is_renumbered(answer: Answer, epoch: int | None, life: str | None, seq: int) -> bool:
-    """Whether an answer is about another numbering than the one in which ``seq`` was next.
-
-    A numbering of another name is another one if it has had a segment below ``seq``. Otherwise its publisher goes on
-    with its old numbers on a restarted server (docs/reference/protocol.md, section 5).
-
-    Args:
-        epoch, life: of the numbering that was read, as far as they are known.
-        seq: one more than the last seq that was read of it.
-    """
-    told = answer.life
-    if told is not None and life is not None:
-        if told.name == life:
-            return False
-        if told.first is not None and told.first < seq:
-            return True
-    other = answer.natural(wire.EPOCH)
-    return None not in (other, epoch) and other != epoch
-
-
-def is_of_another_life(answer: Answer, epoch: int | None, life: str | None, seq: int) -> bool:
-    """Whether a channel that has ended is not the one in which ``seq`` was next; arguments as above.
-
-    On a server that does not send epochs the head may go back for a moment, so there it proves nothing.
-    """
-    if answer.natural(wire.EPOCH) is None:
-        return False
-    told, latest = answer.life, answer.natural(wire.LATEST)
-    is_same = told is not None and told.name == life
-    is_behind = latest is not None and latest < seq
-    return is_renumbered(answer, epoch, life, seq) or (is_behind and not is_same)
-
-
-def first_of(answer: Answer) -> int:
-    """The lowest seq of the numbering that an answer is about, as far as the server says."""
-    told = answer.life
-    return 0 if told is None or told.first is None else told.first
-
-
 # The cursor -------------------------------------------------------------------------------------------------------
 
 
@@ -324,39 +282,41 @@ class Cursor:
         backoff: Backoff | None = None,
         budget: RetryBudget | None = None,
     ) -> None:
+        # What a seek keeps. First, what the user wants:
         self._on_lag = on_lag
+        self._reads_all = on_lag is OnLag.EARLIEST  # every segment is wanted, rather than the newest one
         self._waits_for_channel = wait_for_channel_s != 0
         self._refresh_s = refresh_s
+        # What is known of the server:
         self._retries = Retries(backoff, budget, reconnect_s=reconnect_s, wait_s=wait_for_channel_s)
-        self._head = 0
-        self._begun_to_read_all = False
-        self._hold = self._server_seen = self._channel_seen = False
-        self._epoch: int | None = None
-        self._life: str | None = None
-        self._stand(start if isinstance(start, Start) else Start.parse(start))
+        self._server_seen = False  # it has answered or held a GET, so the address is right
+        self._channel_seen = False  # a segment has begun, so 404 says that the channel is over
+        self._hold = False  # a segment was broken: the GET after the next segment is made after a delay
+        # What was read, and what is missing in it.
+        self._numbering = KnownNumbering()
+        self._start_at(start if isinstance(start, Start) else Start.parse(start))
 
-    def _stand(self, start: Start) -> None:
+    def _start_at(self, start: Start) -> None:
+        # What begins anew with each start and seek. First, the GET to make:
+        self._start = start
         self._asked, self._attempt = start.ask, 1
-        self._below, self._named = start.back, start.named
-        # The seq from which missed segments are counted.
-        self._expected = start.ask if start.named else None
-        # The same in the numbering before a server went back; its publisher may still go on with those numbers.
-        self._expected_before: int | None = None
-        # The requested seq is not the user's: it stands for everything that the channel holds.
-        self._takes_any = start.ask == 0 and not start.named
-        # The requested seq follows one that was read, here or by the program that stored the position.
-        self._follows = start.position is not None
-        if start.position is None:
-            self._begun_to_read_all = start.reads_all
-        else:  # a reader that goes to a position wants no more and no less than before
-            self._epoch, self._life = start.position.epoch, start.position.life
-        self._restarted, self._rechecks = False, 0
-        self._late = 0  # steps forward in a row to segments of the window that had left it when they were asked for
-        self._late_at = -inf  # when the request of the last one is made
-        self._late_oldest = 0  # where the window began then
-        # The request is for this number, below 0, and ``_asked`` is the lowest that it can mean.
-        self._from_head: int | None = None
+        self._from_head: int | None = None  # this number, below 0, is in the GET: ``_asked`` is the least it can mean
+        # What the requested seq stands for:
+        self._follows = start.position is not None  # it follows one that was read: here, or before the position
+        self._takes_any = start.ask == 0 and not start.named  # it is not the user's: all that the channel has will do
+        # What has gone wrong since:
+        self._catch_up = CatchUp()  # the reader was too late
+        self._rechecks = 0  # so many times a head that seems to have gone back was checked again
         self._retries.restart()
+
+        known = self._numbering
+        epoch, life = known.epoch, known.life
+        if start.position is not None:  # a reader that goes to a position wants no more and no less than before
+            epoch, life = start.position.epoch, start.position.life
+        elif self._on_lag not in (OnLag.EARLIEST, OnLag.LIVE):
+            self._reads_all = start.reads_all
+        expected = start.ask if start.named else None
+        self._numbering = KnownNumbering(epoch, life, head=known.head, expected=expected)
 
     @property
     def endless(self) -> bool:
@@ -373,12 +333,8 @@ class Cursor:
             Seconds to wait before the GET that :meth:`ask` now names.
         """
         self._retries.failures += failed
-        self._stand(start)
+        self._start_at(start)
         return self._retries.delay_s(rng) if self._retries.failures else 0.0
-
-    @property
-    def _reads_all(self) -> bool:
-        return self._on_lag is OnLag.EARLIEST or (self._on_lag is not OnLag.LIVE and self._begun_to_read_all)
 
     def _begins_at_first(self, answer: Answer) -> bool:
         """Whether the reader begins a new numbering, which an answer is about, at its first segment."""
@@ -391,7 +347,7 @@ class Cursor:
             return Ask(self._from_head)
         if not self._follows:
             return Ask(self._asked, self._attempt)
-        return Ask(self._asked, self._attempt, self._life, self._epoch)
+        return Ask(self._asked, self._attempt, self._numbering.life, self._numbering.epoch)
 
     def refresh_after(self, rng: Random) -> float:
         """Seconds after which to give up a GET without an answer and report it as :meth:`refreshed`."""
@@ -472,12 +428,14 @@ class Cursor:
     def answered(self, answer: Answer, now: float, rng: Random) -> Decision:
         """The GET that :meth:`ask` named was answered with this head."""
         self._server_seen = True
-        self._head = max(self._head, answer.natural(wire.LATEST) or 0)
+        self._numbering.head = max(self._numbering.head, answer.natural(wire.LATEST) or 0)
         if (
             self._from_head is not None
             and answer.status == wire.Status.OK
             and (seq := answer.natural(wire.SEQ)) is not None
         ):
+            # The number was counted from the head, so the answer says which segment it is. Below the least that was
+            # meant, it was read before.
             if seq < (self._asked or 0):
                 error = SegmentMissing(None, seq=self._asked, detail=f"the head has gone back to {seq}")
                 return self._retry(error, None, rng)
@@ -491,16 +449,16 @@ class Cursor:
             case wire.Status.OK:
                 return self._begun(answer, rng)
             case wire.Status.NOT_FOUND:
-                return self._missing(answer, now, rng)
+                return self._no_channel(answer, now, rng)
             case wire.Status.SEQ_MISSING:
-                return self._moved(answer, now, rng)
+                return self._no_segment(answer, now, rng)
             case wire.Status.TOO_MANY_REQUESTS:
                 return self._retry(answer.error(self._asked), answer.retry_after_s, rng)
             case wire.Status.BAD_REQUEST if self._asked is None:
                 return self._without_next_route(answer, rng)
         return Stop(answer.error(self._asked))
 
-    # Answers, by status.
+    # Answers, by status: 200, 404, 470, and 400 to ``next``.
 
     def _begun(self, answer: Answer, rng: Random) -> Decision:
         self._retries.over()
@@ -511,48 +469,49 @@ class Cursor:
             return Resolved(self._resolve(head))
         seq = answer.natural(wire.SEQ)
         if seq is None or seq >= wire.LAST_SEQ or (self._asked >= 0 and seq != self._asked):
-            told = answer.headers.get(wire.SEQ)
-            detail = f"no {wire.SEQ} header" if told is None else f"it answered with seq {told}"
+            value = answer.headers.get(wire.SEQ)
+            detail = f"no {wire.SEQ} header" if value is None else f"it answered with seq {value}"
             return Stop(RemoteProtocolError(answer.status, seq=self._asked, detail=detail))
         if answer.coding and not answer.empty:
             detail = f"it is compressed on the way, as {answer.coding[:32]!r}: turn that off in the proxy"
             return Stop(RemoteProtocolError(answer.status, seq=self._asked, detail=detail))
-        return self._advance(seq, answer, rng)
+        return self._take(seq, answer, rng)
 
-    def _missing(self, answer: Answer, now: float, rng: Random) -> Decision:
+    def _no_channel(self, answer: Answer, now: float, rng: Random) -> Decision:
         error = answer.error(self._asked)
         if self._channel_seen and not self._retries.lost:
             if not self.endless:
                 return Stop(error)
-            self._retries.lose()
+            self._retries.lose()  # a reader without end waits for the channel as for a server that is away
         outcome = self._again(self._retries.wait(now, rng), error)
         if isinstance(error, ChannelNotFound) and not (self._channel_seen or self._waits_for_channel):
             error.hint = WAIT_HINT
-        if not self._retries.lost and not self._named:
+        if not self._retries.lost and not self._start.named:
             # The channel did not exist when it was requested, so everything that it will ever hold is new.
-            self._asked, self._takes_any, self._expected = 0, True, None
+            self._asked, self._takes_any, self._numbering.expected = 0, True, None
         return outcome
 
-    def _moved(self, answer: Answer, now: float, rng: Random) -> Decision:
+    def _no_segment(self, answer: Answer, now: float, rng: Random) -> Decision:
         error = answer.error(self._asked)
-        latest, asked, told = answer.natural(wire.LATEST), self._asked, answer.life
+        latest, asked, life = answer.natural(wire.LATEST), self._asked, answer.life
         if latest is None or asked is None:
             return self._retry(error, answer.retry_after_s, rng)
-        if (
-            (told is not None and self._follows)
-            and first_of(answer) < asked
-            and is_renumbered(answer, self._epoch, self._life, asked)
-        ):
-            return self._renumbered(told, latest, answer, error, rng)
-        if latest == asked:
+        numbering = self._numbering
+        # A numbering that begins at the requested seq or later may be that of a publisher that goes on.
+        if life is not None and self._follows and first_of(answer) < asked and numbering.is_other(answer, asked):
+            return self._renumbered(life, latest, answer, error, rng)
+        if latest == asked:  # the segment is the next one: the server could let the reader wait, and does not
             return self._retry(error, answer.retry_after_s, rng)
-        if told is not None and self._follows and latest < asked and (told.first is None or told.name == self._life):
+        is_same = life is not None and (life.first is None or life.name == numbering.life)
+        if is_same and self._follows and latest < asked:
+            # The server was restarted, and its publisher is sending again what was in flight. If it does not come back
+            # in time, what follows is for a head that has gone back.
             wait = self._again(self._retries.outlast(now, rng), error)
             if isinstance(wait, Retry):
                 return Retry(wait.delay_s + (answer.retry_after_s or 0.0), error)
         earliest = answer.natural(wire.EARLIEST)
         if self._retries.lost:
-            self._retries.back()
+            self._retries.back()  # it was restarted, so its head is right
         elif earliest is None and self._follows and latest < asked and self._rechecks < HEAD_RECHECKS:
             # The reference server's head goes back for moments, when two requests of its publisher overtake each other.
             self._rechecks += 1
@@ -567,33 +526,31 @@ class Cursor:
         # Servers from before July 2026 do not know the route; there a refreshed wait may skip a segment.
         error = answer.error(self._asked)
         retry = self._retry(error, None, rng)
-        return retry if isinstance(retry, Stop) else self._jump(wire.SEQ_NEXT - self._below, retry, error)
+        return retry if isinstance(retry, Stop) else self._jump(wire.SEQ_NEXT - self._start.back, retry, error)
 
     # A segment has begun.
 
     def _resolve(self, head: int) -> int:
-        seq = max(0, head - self._below)
-        self._takes_any = self._below > 0
-        self._expected = None if self._takes_any else seq
+        seq = max(0, head - self._start.back)
+        self._takes_any = self._start.back > 0
+        self._numbering.expected = None if self._takes_any else seq
         return self._go_to(seq)
 
-    def _advance(self, seq: int, answer: Answer, rng: Random) -> Decision:
-        epoch, told = answer.natural(wire.EPOCH), answer.life
-        renumbered = is_renumbered(answer, self._epoch, self._life, seq)
-        if renumbered and self._follows:
-            is_past = seq > first_of(answer)
+    def _take(self, seq: int, answer: Answer, rng: Random) -> Decision:
+        """Hand a segment out, unless it belongs to another numbering and is not the one to begin with there."""
+        numbering, epoch, life = self._numbering, answer.natural(wire.EPOCH), answer.life
+        is_other = numbering.is_other(answer, seq)
+        if is_other and self._follows:
+            is_past = seq > first_of(answer)  # that numbering has had segments before, which are new to the reader
             if self._on_lag is OnLag.FAIL or (self._begins_at_first(answer) and is_past):
                 return self._another_life(seq, answer, rng)
-            if told is not None and told.first is not None:
-                self._expected, self._expected_before = told.first, None
-        if told is not None and (told.first is not None or renumbered):
-            self._life = told.name
+        gap = numbering.take(seq, epoch, life, empty=answer.empty, is_other=is_other, follows=self._follows)
         outcome = NextSegment(
             seq,
             epoch=epoch,
-            life=None if told is None else self._life,
-            gap=self._missed(seq),
-            restarted=self._restarted or renumbered,
+            life=None if life is None else numbering.life,
+            gap=gap,
+            restarted=numbering.restarted or is_other,
             content_type=answer.content_type,
             size_at_start=answer.natural(wire.SIZE),
             truncated=answer.headers.get(wire.TRUNCATED),
@@ -601,39 +558,27 @@ class Cursor:
             lag=max(0, (answer.natural(wire.LATEST) or 0) - seq - 1),
             delay_s=self._retries.delay_s(rng) if self._hold else 0.0,
         )
-        self._epoch = self._epoch if epoch is None else epoch
         self._channel_seen = self._follows = True
-        self._restarted = self._hold = self._takes_any = False
-        self._rechecks = self._rechecks if answer.empty else 0
-        if not answer.empty or (self._expected_before or 0) <= seq:
-            self._expected_before = None
-        self._expected = self._go_to(seq + 1)
+        numbering.restarted = self._hold = self._takes_any = False
+        if not answer.empty:  # an empty one may be a dead segment, about which a head that swings is no less wrong
+            self._rechecks = 0
+        self._go_to(seq + 1)
         return outcome
-
-    def _missed(self, seq: int) -> int:
-        """How many wanted segments before this one did not come.
-
-        On a restarted server a publisher goes on with its numbering: a seq beyond the earlier ones is counted from
-        there. A seq below them belongs to a numbering that began again.
-        """
-        before = self._expected_before
-        expected = self._expected if before is None or seq < before else before
-        return 0 if expected is None else max(0, seq - expected)
 
     def _another_life(self, seq: int, answer: Answer, rng: Random) -> Decision:
         """The wanted segment is gone with its life; the segment of that number is another one."""
-        epoch, told = answer.natural(wire.EPOCH), answer.life
-        detail = "the channel has another life" + f": epoch {epoch} instead of {self._epoch}" * (epoch != self._epoch)
+        known, epoch, life = self._numbering, answer.natural(wire.EPOCH), answer.life
+        detail = "the channel has another life" + f": epoch {epoch} instead of {known.epoch}" * (epoch != known.epoch)
         error = SegmentMissing(None, seq=seq, detail=detail, latest=answer.natural(wire.LATEST))
         if self._on_lag is OnLag.FAIL:
             return Stop(error)
         retry = self._retry(error, None, rng)
         if isinstance(retry, Stop):
             return retry
-        self._epoch, self._restarted, self._head, self._late = epoch, True, 0, 0
-        self._expected, self._expected_before, self._takes_any = None, None, True
-        if told is not None:
-            self._life, self._expected = told.name, told.first
+        # Without the first seq of that life, nobody can say how many of its segments are missing in the beginning.
+        name, first = (known.life, None) if life is None else life
+        self._numbering = KnownNumbering(epoch, name, expected=first, restarted=True)
+        self._catch_up, self._takes_any = CatchUp(), True
         return self._jump(first_of(answer), retry, error)
 
     # The channel has ended.
@@ -642,23 +587,20 @@ class Cursor:
         latest, asked = answer.natural(wire.LATEST), self._asked
         if latest is not None and self._has_more(answer, latest):
             return self._begun(answer, rng)
-        if (
-            latest
-            and asked is not None
-            and self._follows
-            and is_of_another_life(answer, self._epoch, self._life, asked)
-        ):
+        if latest and asked is not None and self._follows and self._numbering.is_other_at_end(answer, asked):
             reads_it = answer.status == wire.Status.OK and self._begins_at_first(answer)
             if reads_it or self._on_lag is OnLag.FAIL:
                 return self._another_life(asked, answer, rng)
-            return End(latest)
-        head = max(latest or 0, self._head)
+            return End(latest)  # nothing of that life was read
+        # A server that has forgotten the channel tells no head, or a lower one.
+        head = max(latest or 0, self._numbering.head)
         if not self._channel_seen and self._waits_for_channel:
-            outcome = self._missing(answer, now, rng)
-            return outcome if isinstance(outcome, Retry) else End(self._missed(head))
+            # To a reader that has just come, this channel is over, and its next life is not there yet.
+            outcome = self._no_channel(answer, now, rng)
+            return outcome if isinstance(outcome, Retry) else End(self._numbering.missed(head))
         # The reference server ends a channel with an answer for the requested segment: that one is not missed.
         is_own = answer.natural(wire.SEQ) == asked == head - 1
-        return End(max(0, self._missed(head) - is_own))
+        return End(max(0, self._numbering.missed(head) - is_own))
 
     def _has_more(self, answer: Answer, latest: int) -> bool:
         """Whether an ended channel holds more than the requested segment: it stays readable for a while.
@@ -668,12 +610,12 @@ class Cursor:
         if answer.status != wire.Status.OK:
             return False
         if self._asked is None:
-            return self._below > 0 and latest > 0
+            return self._start.back > 0 and latest > 0
         return answer.empty and answer.natural(wire.SEQ) == self._asked < latest - 1
 
     # The requested segment does not exist.
 
-    def _renumbered(self, told: wire.Life, latest: int, answer: Answer, error: TrickleError, rng: Random) -> Decision:
+    def _renumbered(self, life: wire.Life, latest: int, answer: Answer, error: TrickleError, rng: Random) -> Decision:
         """The head is that of another numbering: nothing of it was read."""
         first = first_of(answer)
         oldest = max(first, answer.natural(wire.EARLIEST) or 0)
@@ -682,9 +624,9 @@ class Cursor:
         retry = self._retry(error, None, rng)  # Retry-After is for the segment that is not there
         if isinstance(retry, Stop):
             return retry
-        self._epoch, self._life = answer.natural(wire.EPOCH), None if told.first is None else told.name
-        self._restarted, self._head, self._late = True, latest, 0
-        self._expected, self._expected_before = first, None
+        epoch, name = answer.natural(wire.EPOCH), None if life.first is None else life.name
+        self._numbering = KnownNumbering(epoch, name, head=latest, expected=first, restarted=True)
+        self._catch_up = CatchUp()
         seq = oldest if self._begins_at_first(answer) else max(oldest, latest - 1)
         return self._jump(min(seq, latest), retry, error)
 
@@ -692,59 +634,20 @@ class Cursor:
         self, asked: int, latest: int, answer: Answer, error: TrickleError, now: float, rng: Random
     ) -> Decision:
         """The segment has left the window, or was left out: go to a newer one."""
-        earliest, following = answer.natural(wire.EARLIEST), answer.natural(wire.NEXT)
-        from_earliest = self._takes_any or self._reads_all
-        oldest = max(0, latest - REFERENCE_WINDOW) if earliest is None and from_earliest else earliest or 0
-        # A hole in a window that still holds older segments: the publisher left some out. If the server does not say
-        # how many, one is tried, but not twice in a row: then the cursor goes where it goes after any loss.
-        is_hole = earliest is not None and earliest <= asked and (following is not None or self._retries.failures == 0)
-        seq = max(oldest, following or 0) if from_earliest or is_hole else latest - 1
-        is_late = (asked < oldest or following is None) if from_earliest else not is_hole
-        late = self._late if is_late and now < self._late_at + LATE_AGAIN_S else 0
-        counts_back = late > 0 and (asked < oldest or not from_earliest)
-        if from_earliest and is_late:
-            # If it is not known where a hole ends, each step is longer, too.
-            moved = oldest - self._late_oldest
-            further = moved * late if asked < oldest else 2 ** min(max(0, late - 1), 30) - 1
-            seq = min(max(seq, asked + 1) + further, latest - 1)
-        if counts_back and late > 1 and earliest is None:
-            seq = latest - 1  # such a server may know no number below -2
-        before = self._expected_before
-        if before is not None and max(asked, oldest) <= before <= latest:
-            # A restarted server, whose publisher went on with its numbering.
-            seq, counts_back = before, False
-        seq = min(max(seq, asked + 1, oldest), latest)
-        counts_back &= seq < latest and (earliest is not None or seq == latest - 1)
-        is_guess = earliest is None and from_earliest and late == 1
-        delay_s = self._before_step(late, now, rng, is_guess=is_guess, counts_back=counts_back)
-        if delay_s is None:
+        step = self._catch_up.step(
+            asked,
+            ServerWindow(latest, answer.natural(wire.EARLIEST), answer.natural(wire.NEXT)),
+            self._retries,
+            now,
+            rng,
+            reads_all=self._takes_any or self._reads_all,
+            wanted_before=self._numbering.expected_before,
+        )
+        if step is None:
             return Stop(error)
-        if is_late:
-            self._late, self._late_at, self._late_oldest = late + 1, now + delay_s, oldest
-        self._go_to(seq)
-        self._from_head = seq - latest - 1 if counts_back else None
-        return Jump(seq, delay_s, error)
-
-    def _before_step(self, late: int, now: float, rng: Random, *, is_guess: bool, counts_back: bool) -> float | None:
-        """Seconds to wait before a step forward; ``None`` if nothing pays for it.
-
-        The first one after a whole segment is another request, not a retry: it costs neither a token nor a delay. The
-        next ones cost no token where the server is well, and the reader is slow.
-
-        Args:
-            late: the steps in a row before it.
-            is_guess: it costs no delay: a channel of short segments would move on by more than the window meanwhile.
-        """
-        failures = self._retries.failures
-        is_free = failures == 0 or (failures <= 2 and (is_guess or counts_back))
-        if not (is_free or self._retries.pay()):
-            return None
-        self._retries.failures += 1
-        delay_s = 0.0 if failures == 0 or is_guess else self._retries.delay_s(rng)
-        if late > 1:
-            pause_s = LATE_PAUSE_S * (1.0 + rng.uniform(0.0, REFRESH_SPREAD))
-            delay_s = max(delay_s, self._late_at + pause_s - now)
-        return delay_s
+        self._go_to(step.seq)
+        self._from_head = step.from_head
+        return Jump(step.seq, step.delay_s, error)
 
     def _back(self, latest: int, earliest: int | None, answer: Answer, error: TrickleError, rng: Random) -> Decision:
         """The head is behind the requested seq: the server has forgotten the channel's past, or counts wrongly.
@@ -754,16 +657,11 @@ class Cursor:
         retry = self._retry(error, answer.retry_after_s, rng)
         if isinstance(retry, Stop):
             return retry
-        self._head = latest
         kept = latest if earliest is None else min(earliest, latest)
         # A number of the user's that does not exist yet is no past that was lost: it begins at the head.
         has_past = self._follows or self._takes_any
         seq = kept if self._on_lag is OnLag.EARLIEST and has_past else latest
-        self._restarted = self._restarted or self._follows
-        if self._expected is not None:
-            self._expected_before = max(self._expected_before or 0, self._expected) if self._follows else None
-            self._expected = kept if self._follows else seq
-        self._epoch = None
+        self._numbering = self._numbering.gone_back(latest, kept if self._follows else seq, follows=self._follows)
         return self._jump(seq, retry, error)
 
     # Delays.

@@ -17,8 +17,9 @@ from typing import TYPE_CHECKING, Any, Final, Literal, TypeAlias
 
 import anyio
 
-from tricklecast.subscriber.core import Ask, Cursor, NextSegment, is_renumbered
+from tricklecast.subscriber.core import Ask, Cursor, NextSegment
 from tricklecast.subscriber.events import Monitor, Retrying, SegmentBroken, SegmentResumed, SegmentTruncated
+from tricklecast.subscriber.numbering import KnownNumbering
 from tricklecast.trickle import wire
 from tricklecast.trickle.client import faults
 from tricklecast.trickle.client.connection import RequestTimeouts, ResponseBody
@@ -651,14 +652,14 @@ def is_same(answer: Answer, begun: NextSegment) -> bool:
         has_body(answer)
         and answer.natural(wire.SEQ) == begun.seq
         and (answer.natural(wire.EPOCH) == begun.epoch or has_its_life)
-        and not is_renumbered(answer, begun.epoch, begun.life, begun.seq + 1)
+        and not KnownNumbering(begun.epoch, begun.life).is_other(answer, begun.seq + 1)
     )
 
 
 def is_shorter(answer: Answer, size: int) -> bool:
     """Whether the server has less than ``size`` bytes of a segment."""
-    told = answer.natural(wire.SIZE)
-    return told is not None and told < size
+    its_size = answer.natural(wire.SIZE)
+    return its_size is not None and its_size < size
 
 
 def may_come(answer: Answer, begun: NextSegment, *, was_away: bool) -> bool:
@@ -674,7 +675,7 @@ def may_come(answer: Answer, begun: NextSegment, *, was_away: bool) -> bool:
         return not answer.closed
     if answer.status == wire.Status.SEQ_MISSING:
         head = answer.natural(wire.LATEST)
-        is_other = is_renumbered(answer, begun.epoch, begun.life, begun.seq + 1)
+        is_other = KnownNumbering(begun.epoch, begun.life).is_other(answer, begun.seq + 1)
         return head is not None and head <= begun.seq and not is_other
     return was_away and is_same(answer, begun) and wire.TRUNCATED not in answer.headers
 

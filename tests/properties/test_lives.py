@@ -249,7 +249,7 @@ class LivesMachine(RuleBasedStateMachine):
         for number, reader in enumerate(self.readers):
             assert self.requests(reader, 500)
             channel = self.registry.channels.get("c")
-            if channel is None or reader.cursor.ask().seq != channel.next_seq or reader.cursor._restarted:
+            if channel is None or reader.cursor.ask().seq != channel.next_seq or reader.cursor._numbering.restarted:
                 continue  # it waits for what was lost, or is told with its next segment
             wanted = self.content if reader.reads_all else self.content.keys() & reader.got.keys()
             wrong = {seq: (reader.got.get(seq), self.content[seq]) for seq in wanted}
@@ -272,7 +272,8 @@ class LivesMachine(RuleBasedStateMachine):
         self.kept = stored[-1][2] if stored else self.kept
         names = {name for name, _ in self.kept}
         for reader in self.readers:
-            if reader.cursor._epoch in (None, self.epoch) and reader.cursor._life not in (None, *names):
+            known = reader.cursor._numbering
+            if known.epoch in (None, self.epoch) and known.life not in (None, *names):
                 reader.is_lost, reader.told = True, False
         self.start()
 

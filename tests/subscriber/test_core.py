@@ -2,17 +2,15 @@
 
 from __future__ import annotations
 
-import itertools
 from random import Random
 from typing import Any, Literal, TypeAlias
 
 import httpx
 import pytest
 
+from tricklecast.subscriber.catchup import LATE_AGAIN_S
 from tricklecast.subscriber.core import (
     HEAD_RECHECKS,
-    LATE_AGAIN_S,
-    LATE_PAUSE_S,
     MAX_CUT_S,
     REFRESH_S,
     REFRESH_SPREAD,
@@ -29,7 +27,6 @@ from tricklecast.subscriber.core import (
     Start,
     parse_start,
 )
-from tricklecast.trickle import wire
 from tricklecast.trickle.backoff import CAP_S, Backoff, RetryBudget
 from tricklecast.trickle.client.exchange import Answer
 from tricklecast.trickle.client.retry import IDLE_S, MAX_RETRY_AFTER_S, MIN_DELAY_S, OUTAGE_BACKOFF, RECONNECT_S, Stop
@@ -184,25 +181,6 @@ class TestJoining:
         assert jump(driver.answer(470, latest=100, earliest=40)) == Jump(40, 0.0, jump_error(0, 100, 40))
         assert driver.read(40) == NextSegment(40)
         assert isinstance(stopped(driver.answer(470, latest=100, earliest=50)), SegmentMissing)
-
-    def test_earliest_on_the_reference_server_is_looked_for(self) -> None:
-        """It keeps five segments, of which a preconnect may have taken one, and does not say where they begin."""
-        driver = Driver("earliest")
-        assert jump(driver.answer(470, latest=100)).seq == 95
-        assert jump(driver.answer(470, latest=100)).seq == 96
-        assert driver.read(96) == NextSegment(96)
-
-    @pytest.mark.parametrize("start", ["earliest", 0])
-    def test_two_guesses_on_the_reference_server_are_made_at_once(self, start: AnyStart | str) -> None:
-        """A fast channel would have left such a window during a delay; from the third guess on there is one."""
-        driver = Driver(start)
-        steps = [jump(driver.answer(470, latest=latest)) for latest in (100, 101, 110)]
-        assert [step.seq for step in steps[:2]] == [95, 97]
-        assert [step.delay_s > 0 for step in steps] == [False, False, True]
-
-    def test_earliest_of_a_young_channel_on_the_reference_server(self) -> None:
-        """A channel that began above 0 is not looked for below it, nor where 0 was asked for already."""
-        assert jump(Driver("earliest").answer(470, latest=3)).seq == 1
 
     def test_a_wait_at_a_relative_start_becomes_concrete(self) -> None:
         """Such a GET waits only where nothing was ever written, so that what begins is seq 0."""
@@ -665,69 +643,16 @@ class TestMissing:
         assert isinstance(error, SegmentMissing)
         assert (error.seq, error.latest, error.earliest) == (5, 100, 40)
 
-    @pytest.mark.parametrize(
-        ("latest", "earliest", "seq"), [(6, None, 6), (7, 7, 7), (9, 100, 9), (9, 0, 6), (9, None, 6)]
-    )
-    def test_forward_is_always_further(self, latest: int, earliest: int | None, seq: int) -> None:
-        """Whatever the headers say, the new seq is beyond the old one and not beyond the head."""
-        headers = {} if earliest is None else {"earliest": earliest}
-        assert jump(Driver(5).answer(470, latest=latest, **headers)).seq == seq
+    def test_a_second_step_is_paid_for(self) -> None:
+        """Without a segment in between: what the server said last is the error."""
+        driver = Driver(5, budget=RetryBudget(0, 0))
+        assert jump(driver.answer(470, latest=10, earliest=7)).delay_s == 0
+        driver.now += LATE_AGAIN_S
+        error = stopped(driver.answer(470, latest=20, earliest=17))
+        assert isinstance(error, SegmentMissing)
+        assert error.latest == 20
 
-    def test_a_hole_in_the_window_costs_one_segment(self) -> None:
-        """What is older is still kept, so that the wanted one was left out by its publisher, not missed here."""
-        driver = Driver(5)
-        assert jump(driver.answer(470, latest=20, earliest=1)) == Jump(6, 0.0, jump_error(5, 20, 1))
-        assert driver.read(6) == NextSegment(6, gap=1)
-
-    @pytest.mark.parametrize("on_lag", [OnLag.LIVE, OnLag.EARLIEST])
-    def test_a_hole_whose_end_is_known_costs_one_request(self, on_lag: OnLag) -> None:
-        """A publisher that dropped much is followed to where it went on, however large the hole."""
-        driver = Driver(5, on_lag=on_lag, budget=RetryBudget(0, 0))
-        assert jump(driver.answer(470, latest=900, earliest=1, next=700)).seq == 700
-        assert driver.read(700) == NextSegment(700, gap=695)
-
-    def test_a_window_that_has_moved_on_is_no_hole(self) -> None:
-        """Who lags goes to the live edge, as it was wished for."""
-        assert jump(Driver(5, on_lag=OnLag.LIVE).answer(470, latest=900, earliest=700, next=700)).seq == 899
-
-    def test_a_hole_that_is_found_late_is_left_too(self) -> None:
-        """After other failures it takes a pause, as every step does."""
-        driver = Driver(5)
-        retry(driver.answer(429))
-        outcome = jump(driver.answer(470, latest=900, earliest=1, next=700))
-        assert outcome.seq == 700
-        assert outcome.delay_s >= MIN_DELAY_S
-
-    def test_a_wide_hole_leads_to_the_live_edge(self) -> None:
-        """A publisher that resumed far ahead is not followed step by step."""
-        driver = Driver(5, on_lag=OnLag.LIVE)
-        assert jump(driver.answer(470, latest=900, earliest=1)).seq == 6
-        assert jump(driver.answer(470, latest=900, earliest=1)).seq == 899
-        assert driver.read(899).gap == 894
-
-    def test_a_wide_hole_is_crossed_in_growing_steps(self) -> None:
-        """By a reader that wants everything, on a server that does not say where the hole ends."""
-        driver = Driver(5)
-        steps = [jump(driver.answer(470, latest=30, earliest=1)).seq for _ in range(5)]
-        assert steps == [6, 7, 9, 13, 21]
-
-    def test_a_second_step_without_a_segment_between_waits(self) -> None:
-        """A server that only ever says 470 is asked more and more slowly, and not for ever."""
-        driver = Driver(5, budget=RetryBudget(0.2, 3), backoff=Backoff(1, 8))
-        delays = [jump(driver.answer(470, latest=n, earliest=n - 3)).delay_s for n in (10, 20, 30, 40, 50, 60)]
-        assert delays[0] == 0
-        assert all(delay >= MIN_DELAY_S for delay in delays[1:])
-        assert isinstance(stopped(driver.answer(470, latest=70, earliest=67)), SegmentMissing)
-
-    def test_a_whole_segment_makes_the_next_step_free(self) -> None:
-        """A slow subscriber may skip forward for ever, as long as it reads something each time."""
-        driver = Driver(0, on_lag=OnLag.LIVE, budget=RetryBudget(0, 0))
-        for head in range(10, 500, 10):
-            assert jump(driver.answer(470, latest=head)).delay_s == 0
-            driver.read(head - 1)
-            driver.now += LATE_AGAIN_S
-
-    def test_an_empty_segment_does_not(self) -> None:
+    def test_after_an_empty_segment_as_well(self) -> None:
         """A dead segment is answered empty too: it is no proof that all is well again."""
         driver = Driver(0, on_lag=OnLag.LIVE)
         driver.answer(470, latest=10)
@@ -829,79 +754,6 @@ class TestMissing:
 
 class TestTooLateAgain:
     """A reader that does not keep up, however fast its channel is."""
-
-    def test_it_goes_further_with_each_step_and_counts_from_the_head(self) -> None:
-        """Of what it was told, the oldest segment is gone at once, and after a pause the newest one may be, too."""
-        driver = Driver(5)
-        asked = []
-        for earliest in (40, 50, 80, 210):
-            latest = earliest + 90
-            seq = jump(driver.answer(470, latest=latest, earliest=earliest)).seq
-            asked.append((seq, driver.asked))
-        assert asked == [(40, 40), (50 + 10, 60 - 140 - 1), (80 + 2 * 30, 140 - 170 - 1), (299, wire.SEQ_CURRENT)]
-        assert driver.read(1000).gap == 995
-        assert driver.asked == 1001
-
-    def test_segments_in_between_do_not_end_the_row(self) -> None:
-        """Otherwise it would be late for every other segment, and ask as often in vain as it reads."""
-        driver = Driver(5)
-        driver.answer(470, latest=140, earliest=50)
-        driver.read(50)
-        assert driver.answer(470, latest=143, earliest=53) == Jump(56, 0.0, jump_error(51, 143, 53))
-        assert driver.asked == 56 - 143 - 1
-
-    def test_a_second_in_time_does(self) -> None:
-        """It loses as little as it can again."""
-        driver = Driver(5)
-        driver.answer(470, latest=140, earliest=50)
-        driver.read(50)
-        driver.answer(470, latest=143, earliest=53)
-        driver.read(57)
-        driver.now += LATE_AGAIN_S
-        driver.answer(470, latest=440, earliest=350)
-        assert driver.asked == 350
-
-    @pytest.mark.parametrize("on_lag", [OnLag.EARLIEST, OnLag.LIVE])
-    def test_there_is_a_pause_between_the_steps(self, on_lag: OnLag) -> None:
-        """From the third one on, whatever it reads in between."""
-        driver = Driver(5, on_lag=on_lag, budget=RetryBudget(0, 0))
-        made = []
-        for number in range(40):
-            step = jump(driver.answer(470, latest=1000 * number + 300, earliest=1000 * number + 100))
-            driver.now += step.delay_s
-            made.append(driver.now)
-            driver.read(step.seq)
-            driver.now += 0.01
-        pauses = [after - before for before, after in itertools.pairwise(made)]
-        assert pauses[0] == pytest.approx(0.01)
-        assert all(LATE_PAUSE_S <= pause <= LATE_PAUSE_S * (1.0 + REFRESH_SPREAD) for pause in pauses[1:])
-
-    def test_a_live_reader_asks_for_the_newest_as_such(self) -> None:
-        """The one that it was told has left a window that moves faster than requests take."""
-        driver = Driver(5, on_lag=OnLag.LIVE, budget=RetryBudget(0, 0))
-        assert jump(driver.answer(470, latest=100, earliest=95)).seq == driver.asked == 99
-        assert jump(driver.answer(470, latest=200, earliest=195)).delay_s >= MIN_DELAY_S
-        assert driver.asked == wire.SEQ_CURRENT
-        assert driver.read(340).gap == 335
-
-    @pytest.mark.parametrize("on_lag", [OnLag.EARLIEST, OnLag.LIVE])
-    def test_a_server_that_does_not_tell_its_window_is_asked_for_the_newest_only(self, on_lag: OnLag) -> None:
-        """The reference server breaks the connection when it is asked for a seq below -2."""
-        driver = Driver(5, on_lag=on_lag)
-        asked = []
-        for latest in (100, 103, 110, 120):
-            jump(driver.answer(470, latest=latest))
-            asked.append(driver.asked)
-        assert asked[0] == (95 if on_lag is OnLag.EARLIEST else 99)
-        assert asked[1] == (101 if on_lag is OnLag.EARLIEST else wire.SEQ_CURRENT)
-        assert asked[2:] == [wire.SEQ_CURRENT, wire.SEQ_CURRENT]
-        assert driver.read(130).gap == 125
-
-    def test_a_hole_is_crossed_by_number(self) -> None:
-        """What is beyond it is in the window, and waits there."""
-        driver = Driver(5)
-        for seq in (6, 7, 9):
-            assert jump(driver.answer(470, latest=30, earliest=1)).seq == driver.asked == seq
 
     def test_a_numbering_that_goes_on_is_asked_for_by_number(self) -> None:
         """Where the reader had come to before its server was restarted."""
