@@ -99,7 +99,7 @@ async def ingest(
     from tricklecast.publisher.ingest.rtmp_listener import RtmpListener
     from tricklecast.publisher.ingest.sessions import SessionOptions, publish_from
     from tricklecast.publisher.ingest.srt import SrtReceiver
-    from tricklecast.publisher.ingest.srt_listener import SrtListener
+    from tricklecast.publisher.ingest.srt_listener import SrtListener, parse_address
     from tricklecast.publisher.media.reader import MediaOptions
     from tricklecast.trickle.client.arguments import channel_urls
     from tricklecast.trickle.pyav import need_pyav
@@ -125,6 +125,7 @@ async def ingest(
         if scheme == "rtmp":
             receiver = await RtmpListener.open(host, port, channels, max_streams=max_streams, say=say)
         else:
+            checked("ADDRESS", parse_address, address)
             receiver = await SrtListener.open(address, channels, max_streams=max_streams, say=say)
     else:
         if keys is not None:

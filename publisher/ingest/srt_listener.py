@@ -38,6 +38,29 @@ OPTIONS: Final = ("passphrase", "pbkeylen", "latency", "mode")
 T = TypeVar("T")
 
 
+def parse_address(url: str) -> partial[SrtSocket]:
+    """Read ``srt://HOST:PORT``, with :data:`OPTIONS` as its query; what is returned listens there.
+
+    Raises:
+        InvalidInput: an option cannot be used.
+    """
+    parts = urlsplit(url)
+    options = dict(parse_qsl(parts.query, keep_blank_values=True))
+    if unknown := [name for name in options if name not in OPTIONS]:
+        raise InvalidInput(f"for many streams on one port, SRT's options are {', '.join(OPTIONS)}, not {unknown[0]}")
+    if options.get("mode", "listener") != "listener":
+        raise InvalidInput("many streams come to one port, which listens: leave out mode=, or name one channel")
+    passphrase = options.get("passphrase", "")
+    if passphrase and not 10 <= len(passphrase.encode()) <= 79:
+        raise InvalidInput("a passphrase of SRT has 10 to 79 characters")
+    try:
+        key_bytes, latency_us = int(options.get("pbkeylen", "0")), int(options.get("latency", LATENCY_MS * 1000))
+    except ValueError:
+        raise InvalidInput("SRT's pbkeylen and latency are whole numbers") from None
+    latency_ms, where = latency_us // 1000, (parts.hostname or "", parts.port or 0)
+    return partial(SrtSocket.listening, *where, passphrase=passphrase, key_bytes=key_bytes, latency_ms=latency_ms)
+
+
 class SrtListener:
     """Takes streams until it is cancelled, ``max_streams`` at a time."""
 
@@ -58,26 +81,8 @@ class SrtListener:
         Raises:
             InvalidInput: libsrt is not installed, or the address or an option cannot be used.
         """
-        parts = urlsplit(url)
-        options = dict(parse_qsl(parts.query, keep_blank_values=True))
-        if unknown := [name for name in options if name not in OPTIONS]:
-            raise InvalidInput(
-                f"for many streams on one port, SRT's options are {', '.join(OPTIONS)}, not {unknown[0]}"
-            )
-        if options.get("mode", "listener") != "listener":
-            raise InvalidInput("many streams come to one port, which listens: leave out mode=, or name one channel")
-        passphrase = options.get("passphrase", "")
-        if passphrase and not 10 <= len(passphrase.encode()) <= 79:
-            raise InvalidInput("a passphrase of SRT has 10 to 79 characters")
-        try:
-            key_bytes, latency_us = int(options.get("pbkeylen", "0")), int(options.get("latency", LATENCY_MS * 1000))
-        except ValueError:
-            raise InvalidInput("SRT's pbkeylen and latency are whole numbers") from None
-        host, port = parts.hostname or "", parts.port or 0
-
-        listening = partial(
-            SrtSocket.listening, host, port, passphrase=passphrase, key_bytes=key_bytes, latency_ms=latency_us // 1000
-        )
+        listening = parse_address(url)
+        host, port = listening.args
         await to_thread.run_sync(check_port, url)
         listener = await to_thread.run_sync(listening)
         say(f"encoders stream to srt://{host or 'localhost'}:{port}?streamid=CHANNEL")

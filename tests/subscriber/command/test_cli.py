@@ -65,6 +65,7 @@ NOWHERE = f"http://127.0.0.1:{unused_port()}/trickle/cam"
         (["gateway", "webrtc", "http://host/", "--stun", "host"], 2, "use stun:HOST:PORT"),
         (["gateway", "webrtc", "http://host/", "--listen", "192.0.2.1:1"], 1, "192.0.2.1:1: Cannot assign requested"),
         (["ingest", "rtmp://:0", "--to", "http://host/", "--keys", "/no/such/file"], 2, "--keys: cannot read"),
+        (["ingest", "srt://:9000?pkt_size=1316", "--to", "http://host/"], 2, "for ADDRESS: for many streams"),
         (["channels", "host"], 2, "it must begin with http:// or https://"),
         (["channels", NOWHERE], 1, "Connection refused"),
         (["publish", "http://host/\x01/cam", "testsrc"], 2, "a control character"),
