@@ -35,13 +35,14 @@ class Buffer:
         limit: how many bytes are kept, :data:`CHUNK_OVERHEAD` for each chunk included. Each body may hold one chunk
             more, so that a full buffer never stops a connection that takes its bytes.
         used: how many of them are taken.
+        reclaim: gives up other bodies until this many bytes of this one fit, and returns whether they do; ``None``
+            gives up none.
     """
 
-    def __init__(self, limit: int = 0, used: int = 0) -> None:
+    def __init__(self, limit: int = 0, used: int = 0, *, reclaim: Callable[[Body, int], bool] | None = None) -> None:
         self.limit = limit
         self.used = used
-        # Gives up other bodies until this many bytes of this one fit; returns whether they do. None: gives up none.
-        self.reclaim: Callable[[Body, int], bool] | None = None
+        self._reclaim = reclaim
         self.waiting: set[Body] = set()  # bodies whose writers wait for room
 
     def fits(self, size: int) -> bool:
@@ -50,7 +51,7 @@ class Buffer:
 
     def make_room(self, body: Body, size: int) -> bool:
         """Whether there is room for a body's bytes, if need be after others were given up."""
-        return self.fits(size) or (self.reclaim is not None and self.reclaim(body, size))
+        return self.fits(size) or (self._reclaim is not None and self._reclaim(body, size))
 
     def give_back(self, size: int) -> None:
         """Bytes are let go: writers that wait for room look again."""

@@ -43,7 +43,7 @@ from typing import Final, Literal
 
 from tricklecast.publisher.numbering import Numbering
 from tricklecast.trickle import wire
-from tricklecast.trickle.backoff import Backoff, RetryBudget
+from tricklecast.trickle.backoff import RetryBudget
 from tricklecast.trickle.client.exchange import Answer, ExchangeOutcome, Lost
 from tricklecast.trickle.client.retry import IDLE_S, RECONNECT_S, Retries, Stop
 from tricklecast.trickle.errors import (
@@ -234,7 +234,7 @@ class Plan:
     Args:
         name: begins every ``Idempotency-Key`` and names the numbering; must be unique among publishers.
         rng: where jitter comes from.
-        backoff, budget: as for :class:`~tricklecast.trickle.client.retry.Retries`.
+        budget: as for :class:`~tricklecast.trickle.client.retry.Retries`.
         outage_s: its ``reconnect_s``.
 
     Attributes:
@@ -252,7 +252,6 @@ class Plan:
         *,
         rng: Random,
         name: str = "",
-        backoff: Backoff | None = None,
         budget: RetryBudget | None = None,
         outage_s: float | None = RECONNECT_S,
     ) -> None:
@@ -266,7 +265,7 @@ class Plan:
         self._keys = 0  # number of keys that were made
         self._life = ""  # the numbering, as Lp-Trickle-Life names it; empty until the first seq is known
         self._rng = rng
-        self._retries = Retries(backoff, budget, reconnect_s=outage_s)
+        self._retries = Retries(budget=budget, reconnect_s=outage_s)
         self._held = False  # a refusal was counted; those of other requests cost nothing more until the next request
         self._reached = False  # a request has reached the server
         self._published = False  # the server has taken a segment

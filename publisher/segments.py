@@ -153,9 +153,7 @@ class Segments:
         requests.on_move = self._on_move
         self._drops = drops
         self._preconnect = preconnect
-        self._buffer = Buffer(buffer_bytes)
-        if drops:
-            self._buffer.reclaim = self._reclaim
+        self._buffer = Buffer(buffer_bytes, reclaim=self._reclaim if drops else None)
         self._buffer_s = buffer_s
         self._report = report
         self._start: StartTask | None = None
@@ -213,8 +211,7 @@ class Segments:
             LocalProtocolError: the publisher was opened in another event loop.
         """
         self._check_open()
-        if self._home is not None:
-            self._home.check()
+        self.check_loop()
         if self._drops:
             since = self.now() - self._buffer_s
             if self._pending and (self._is_full or 0 < self._pending[0].ended_at < since):

@@ -24,7 +24,6 @@ from tricklecast.trickle.client import faults
 from tricklecast.trickle.client.arguments import HttpxAuth
 from tricklecast.trickle.client.connecting import LOCAL_HOST, PORTS, Origin
 from tricklecast.trickle.client.connection import (
-    KEEPALIVE_S,
     BodyWriter,
     LiveBody,
     Pool,
@@ -106,11 +105,10 @@ class TrickleTransport(httpx.AsyncBaseTransport):
 
     Args:
         verify: ``True`` for the usual certificates, ``False`` for none, or an ``SSLContext``; or a pool to use.
-        keepalive_s: how long an idle connection may be reused, in seconds.
     """
 
-    def __init__(self, verify: Pool | ssl.SSLContext | bool = True, *, keepalive_s: float = KEEPALIVE_S) -> None:
-        self.pool = verify if isinstance(verify, Pool) else Pool(verify, keepalive_s=keepalive_s)
+    def __init__(self, verify: Pool | ssl.SSLContext | bool = True) -> None:
+        self.pool = verify if isinstance(verify, Pool) else Pool(verify)
 
     @property
     def plain(self) -> Pool | None:

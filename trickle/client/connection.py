@@ -251,7 +251,7 @@ class Connection:
         """Whether this idle connection may carry another request."""
         return monotonic() < self._expires_at and self.tcp.is_silent()
 
-    def start_next(self, keepalive_s: float) -> bool:
+    def start_next(self) -> bool:
         """Prepare for another request; ``False`` if the last exchange does not allow one: close the connection then."""
         head, body = self._head, self._body
         over = head is not None and head.keeps_alive and body is not None and body.over and not body.data
@@ -259,7 +259,7 @@ class Connection:
             return False
         self._head = self._body = None
         self.reused, self._answered, self._request_over = True, False, False
-        self._expires_at = monotonic() + keepalive_s
+        self._expires_at = monotonic() + KEEPALIVE_S
         return True
 
     def close(self) -> None:
@@ -630,12 +630,10 @@ class Pool:
     Args:
         verify: ``True`` for the certificates that ``SSL_CERT_FILE`` or ``SSL_CERT_DIR`` name, else certifi's; ``False``
             for none; or an ``SSLContext``.
-        keepalive_s: how long an idle connection may be reused, in seconds.
     """
 
-    def __init__(self, verify: ssl.SSLContext | bool = True, *, keepalive_s: float = KEEPALIVE_S) -> None:
+    def __init__(self, verify: ssl.SSLContext | bool = True) -> None:
         self._verify = verify  # replaced by an SSLContext at the first https request
-        self._keepalive_s = keepalive_s
         self._idle: dict[Origin, list[Connection]] = {}  # the newest connection is last, and is used first
         self._answering: set[Origin] = set()  # servers that have answered
 
@@ -694,7 +692,7 @@ class Pool:
     def release(self, connection: Connection) -> None:
         """Take a connection back after an exchange: keep it if another request may follow, else close it."""
         idle = self._idle.setdefault(connection.origin, [])
-        if len(idle) >= MAX_IDLE or not connection.start_next(self._keepalive_s):
+        if len(idle) >= MAX_IDLE or not connection.start_next():
             connection.close()
         else:
             idle.append(connection)

@@ -70,10 +70,6 @@ class Reporter(Generic[E]):
         self._channel = channel
         self._on_event = on_event
 
-    def is_heard(self, level: int) -> bool:
-        """Whether anybody would be told of an event at this level of ``logging``."""
-        return self._on_event is not None or self._logger.isEnabledFor(level)
-
     def report(self, event: E, level: int) -> None:
         """Log an event at a level of ``logging``, and tell the program."""
         self._logger.log(level, "%s: %s", self._channel, event)

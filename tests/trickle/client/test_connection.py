@@ -25,7 +25,7 @@ from tests.support.certificates import make_certificate
 from tests.support.peers import Peer, fake_server, run
 from tests.support.streams import serve_streams
 from tricklecast.trickle import wire
-from tricklecast.trickle.client import faults
+from tricklecast.trickle.client import connection, faults
 from tricklecast.trickle.client.bridge import TrickleTransport
 from tricklecast.trickle.client.connecting import (
     connect_tcp,
@@ -381,7 +381,7 @@ class TestWriting:
                     await anyio.to_thread.run_sync(drain)
                 body = bytes(received).partition(b"\r\n\r\n")[2]
                 assert body == b"%x\r\n%b\r\n1\r\nb\r\n1\r\nc\r\n0\r\n\r\n" % (len(first), first)
-                assert not connection.start_next(1.0)
+                assert not connection.start_next()
                 connection.close()
                 assert not connection.is_usable()
 
@@ -1708,7 +1708,7 @@ def test_a_server_that_has_answered_before_wants_no_tls() -> None:
     run(main())
 
 
-def test_idle_connections_are_bounded_and_expire() -> None:
+def test_idle_connections_are_bounded_and_expire(monkeypatch: pytest.MonkeyPatch) -> None:
     """At most four are kept, none beyond its time."""
 
     async def main() -> None:
@@ -1723,7 +1723,8 @@ def test_idle_connections_are_bounded_and_expire() -> None:
                 await peer.answer(200)
             await peer.closed()
 
-        transport = TrickleTransport(keepalive_s=0.0)
+        monkeypatch.setattr(connection, "KEEPALIVE_S", 0.0)
+        transport = TrickleTransport()
         async with fake_server(script) as server, httpx.AsyncClient(transport=transport) as http:
             async with anyio.create_task_group() as tasks:
                 for _ in range(6):

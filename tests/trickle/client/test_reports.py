@@ -22,14 +22,6 @@ def test_an_event_is_logged_and_told(caplog: pytest.LogCaptureFixture) -> None:
     assert caplog.messages == ["cam: it begins"] * 2
 
 
-def test_who_is_heard(caplog: pytest.LogCaptureFixture) -> None:
-    """A client need not make an event that neither its program nor the log wants."""
-    with caplog.at_level(logging.INFO, LOGGER.name):
-        alone = Reporter[str](LOGGER, "cam", None)
-        assert (alone.is_heard(logging.INFO), alone.is_heard(logging.DEBUG)) == (True, False)
-        assert Reporter[str](LOGGER, "cam", print).is_heard(logging.DEBUG)
-
-
 def test_a_callback_that_fails_is_logged(caplog: pytest.LogCaptureFixture) -> None:
     """It must not stop media, and it is not hidden."""
 
