@@ -160,8 +160,8 @@ async def publish(
 
     Each group of pictures becomes one segment. Readers get a segment while it is still being written.
 
-    At the end of the input, and on Ctrl-C, the channel is ended, unless --leave-open is given. After an error it stays
-    open, so that another publisher can go on.
+    At the end of the input, and on Ctrl-C, the command ends the channel, unless you give --leave-open. After an error
+    the channel stays open, so that another publisher can go on.
 
     Exit codes: 0 all was published; 1 an error, or segments were lost or dropped; 2 wrong usage; 130 Ctrl-C;
     143 SIGTERM.

@@ -155,8 +155,8 @@ class Steps:
 class Feed:
     """Publishes the steps of a source.
 
-    A segment that fails is reported and skipped, since the next one may get through. An error after which nothing can
-    be published is raised.
+    It reports and skips a segment that fails, since the next one may get through. It raises an error after which
+    nothing can be published.
 
     Args:
         publisher: entered; made with ``when_full="drop"`` if segments may be dropped, otherwise with ``"wait"``.
@@ -194,7 +194,7 @@ class Feed:
     async def run(self) -> Totals:
         """Publish until the source ends.
 
-        If its task is cancelled (Ctrl-C), the segment that the source is making is ended where it is, unless
+        If its task is cancelled (Ctrl-C), it ends the segment that the source is making where that is, unless
         :meth:`cut_off` was called, and the server has :data:`INTERRUPTED_S` seconds to confirm it.
 
         Raises:
@@ -244,7 +244,7 @@ class Feed:
         failed, or was interrupted.
 
         Returns:
-            How many others no line has told.
+            The number of others that no line has told.
         """
         results = [(one._entered().result, size) for one, size in self._in_flight.items()]
         self._in_flight.clear()

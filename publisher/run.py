@@ -57,9 +57,9 @@ async def run(
 ) -> Totals:
     """Publish all that a source has.
 
-    At the end of the source, and when the run is cancelled (Ctrl-C), the segment that was being written is ended, and
-    so is the channel. After an error, or when the run is cancelled once more, the channel stays open for a successor,
-    and the segment is closed as truncated.
+    At the end of the source, and when it is cancelled (Ctrl-C), the run ends the segment that it was writing, and then
+    the channel. After an error, or when it is cancelled once more, the run leaves the channel open for a successor, and
+    the server closes the segment as truncated.
 
     Args:
         source: the input. It is opened first: a source that cannot be read creates no channel.

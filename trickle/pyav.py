@@ -1,8 +1,8 @@
 """PyAV for both clients: the check that it is installed, its errors, streams, packets, codecs and decoders.
 
-PyAV is optional, so each function imports it when it is called. Three habits of PyAV and libavformat are worked around
-here: a stream, its decoder and its packets are lost with their container; PyAV does not show streams that begin after
-the container was opened; and one codec may have several decoders, whose names PyAV gives to the stream.
+PyAV is optional, so each function imports it when it is called. The module works around three habits of PyAV and
+libavformat: a stream, its decoder and its packets are lost with their container; PyAV does not show streams that begin
+after the container was opened; and one codec may have several decoders, whose names PyAV gives to the stream.
 """
 
 from __future__ import annotations

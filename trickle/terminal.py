@@ -52,7 +52,7 @@ def option(metavar: str | None, text: str, *names: str, group: str | None = None
 
 _CHANNEL_HELP: Final = (
     "The channel: http://HOST:PORT/trickle/CHANNEL. Of a cluster, one for each node, with commas between: when a node "
-    "fails, another one is asked."
+    "fails, the command asks another one."
 )
 _CONNECTION: Final = "Connection"
 _TOKEN_HELP: Final = "Access token. Visible in process listings; prefer --token-file."

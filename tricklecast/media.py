@@ -117,8 +117,8 @@ async def relay(
             other callable runs in a worker thread, where no event loop runs (``asyncio.create_task`` fails there), also
             a lambda; if it returns something that can be awaited, as ``lambda picture: f(picture)`` does for an
             ``async def f``, that is awaited in the event loop. A function that computes is best a plain one: an
-            ``async`` one that keeps the event loop for more than 100 ms between two awaits holds up all else, and is
-            warned of once.
+            ``async`` one that keeps the event loop for more than 100 ms between two awaits holds up all else, and the
+            relay warns of it once.
         audio: whether the source may have sound.
         format: the pixel format of the arrays. ``None``: the function takes and returns ``av.VideoFrame``.
         start: the first segment of the source, as for :func:`frames`.

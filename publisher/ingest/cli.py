@@ -33,9 +33,9 @@ async def ingest(
         str,
         option(
             "URL",
-            "Where streams are published: http://localhost:2939/trickle/, to which the stream key (SRT: the streamid) "
-            "is added, or a URL with {key}. SRT: or one channel, for one stream. Of a cluster, one for each node, with "
-            "commas between.",
+            "Where to publish streams: http://localhost:2939/trickle/, to which the command adds the stream key (SRT: "
+            "the streamid), or a URL with {key}. SRT: or one channel, for one stream. Of a cluster, one for each node, "
+            "with commas between.",
             "--to",
         ),
     ],

@@ -1,7 +1,8 @@
 """Takes an SRT stream: ffmpeg or GStreamer receives it, and passes its MPEG-TS on unchanged.
 
-PyAV's wheels contain no SRT. An SRT listener takes one stream at a time; when it ends, the program is started again.
-SRT does not say whether an encoder ended its stream or lost its connection, so the channel always waits for a while.
+PyAV's wheels contain no SRT. An SRT listener takes one stream at a time; when it ends, :class:`SrtReceiver` starts the
+program again. SRT does not say whether an encoder ended its stream or lost its connection, so the channel always waits
+for a while.
 """
 
 from __future__ import annotations

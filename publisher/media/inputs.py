@@ -674,8 +674,8 @@ class Input:
     def _connect(self, options: Mapping[str, str], within_s: float | None) -> NetworkBytes:
         """Open a stream of bytes.
 
-        A socket of UDP is open before anybody sends, and libavformat waits only for :data:`READ_S`. So it is opened
-        until the first bytes come, and ``within_s`` may be exceeded by that time.
+        A socket of UDP is open before anybody sends, and libavformat waits only for :data:`READ_S`. So this opens one
+        after the other until the first bytes come, and may exceed ``within_s`` by that time.
         """
         deadline = None if within_s is None else time.monotonic() + within_s
         while True:

@@ -60,7 +60,7 @@ class MediaOptions:
         realtime: a source that could be read faster is read at the pace at which it plays.
         encoding: how it is encoded anew; ``None``: it is copied.
         reconnect: whether a source that ends or breaks is opened again; ``None``: if it is live and on the network.
-        reconnect_for_s: for how long that is tried.
+        reconnect_for_s: for how long the reader tries that.
         plays: how often a file is played; ``None``: without end.
     """
 

@@ -123,7 +123,7 @@ def _check_url(url: str) -> None:
     from tricklecast.trickle.client.arguments import channel_urls
 
     if os.path.exists(url):
-        raise typer.BadParameter("this is a file, and channels are tested: publish it to one first", param_hint="URL")
+        raise typer.BadParameter("this is a file, and a check tests a channel: publish it first", param_hint="URL")
     if len(channel_urls(url)) > 1:
         raise typer.BadParameter("a check judges the channel of one node: give one URL", param_hint="URL")
 

@@ -55,16 +55,16 @@ if TYPE_CHECKING:
     AnyPacket: TypeAlias = Packet[Stream]
 
 MAX_BYTES: Final = 64 * 1024 * 1024
-"""How much of a segment is kept and looked into: the server's own limit for a segment."""
+"""Bytes of a segment that the check keeps and looks into: the server's own limit for a segment."""
 
 MAX_TRACKS: Final = 64
 """Tracks of a segment that are measured."""
 
 MAX_STEPS: Final = 256
-"""How many different distances between samples are told apart per track and segment."""
+"""Distances between samples that the check tells apart per track and segment."""
 
 MAX_PICTURE_PACKETS: Final = 64
-"""How many packets a decoder is given for its first picture: more than any codec reorders (H.264 and HEVC: 16)."""
+"""The most packets that a decoder gets for its first picture: more than any codec reorders (H.264 and HEVC: 16)."""
 
 WRAP: Final = 1 << 33
 """Times in MPEG-TS have 33 bits: after 26.5 hours they begin again at 0."""

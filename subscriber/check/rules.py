@@ -262,7 +262,7 @@ def _fits(segment: Received) -> bool:
 def _first_byte(study: Study) -> _Measured:
     awaited = [segment for segment in study.filled if study.was_awaited(segment)]
     if not awaited:
-        return _skip("no segment had to be waited for")
+        return _skip("the check waited for no segment")
     waits = [segment.answered_s - segment.requested_s for segment in awaited]
     values = _spread(waits, "wait_")
     # Bytes can be timed only of segments that were read at once, not after the one before.
@@ -278,7 +278,7 @@ def _first_byte(study: Study) -> _Measured:
 def _lag(study: Study) -> _Measured:
     heads = study.run.heads
     if len(heads) < 3:
-        return _skip("the server was not asked often enough, or does not say")
+        return _skip("the server told its head too seldom")
     lags = [max(0, head.head - 1 - head.reading) for head in heads]
     third = max(1, len(lags) // 3)
     first, last = median(lags[:third]), median(lags[-third:])
@@ -291,7 +291,7 @@ def _lag(study: Study) -> _Measured:
 def _head(study: Study) -> _Measured:
     heads = study.run.heads
     if len(heads) < 2:
-        return _skip("the server was not asked often enough, or does not say")
+        return _skip("the server told its head too seldom")
     back = [later.head for earlier, later in pairwise(heads) if later.head < earlier.head]
     values: dict[str, Value] = {"head": heads[-1].head, "went_back": len(back)}
     if not back or any(segment.restarted for segment in study.segments):
@@ -563,7 +563,7 @@ def _no_pace(study: Study) -> str:
     if why := _no_tracks(study):
         return why
     if study.speed is None:
-        return "too few segments that had to be waited for"
+        return "the check waited for too few segments"
     return f"published at {study.speed:.1f} times its speed: not live" if study.speed >= FAST else ""
 
 
@@ -575,7 +575,7 @@ def _trickles(study: Study) -> _Measured:
         if lead is not None and lead.samples >= LUMP_MIN_SAMPLES and length >= LUMP_MIN_S:
             shares[segment.seq] = (segment.last_s - segment.answered_s) / length
     if len(shares) < _ENOUGH:
-        return _skip("too few segments that had to be waited for")
+        return _skip("the check waited for too few segments")
     usual = median(shares.values())
     values: dict[str, Value] = {"median_share": round(usual, 4), "segments": len(shares)}
     figure = f"arrive over {min(1.0, usual):.0%} of their length"
@@ -629,7 +629,7 @@ def _delays(study: Study, times: Sequence[tuple[Received, int]]) -> _Measured:
     """Latencies, of segments and the microseconds at which they were made."""
     delays = {one.seq: (one.wall_us - us) / 1e6 for one, us in times if study.was_awaited(one)}
     if not delays:
-        return _skip("no segment had to be waited for")
+        return _skip("the check waited for no segment")
     values = _spread(list(delays.values()))
     usual, most = quantile(delays.values(), 0.5), quantile(delays.values(), 0.95)
     least = min(delays.values())

@@ -50,7 +50,7 @@ class Received:
         skipped: the server says that nobody wrote it; it has no byte.
         truncated, broken: why it is not whole; ``None`` if it is.
         left: the check ended before the segment did.
-        requested_s: when it was asked for.
+        requested_s: when the check asked for it.
         answered_s: when its first byte was there.
         taken_s: when reading it began, which is later if the segment before was still being read.
         first_s, last_s: when its first and its last bytes were read.
@@ -206,7 +206,7 @@ class Study:
         return any(segment.media.container is container for segment in self.filled)
 
     def was_awaited(self, segment: Received) -> bool:
-        """Whether the segment was asked for before it began: only then its answer tells when it began."""
+        """Whether the check asked for the segment before it began: only then the answer tells when it began."""
         least_s = MIN_WAIT_S if segment.number else FIRST_WAIT_S
         return segment.answered_s - segment.requested_s >= max(least_s, 2 * self.run.round_trip_s)
 

@@ -25,7 +25,7 @@ from tricklecast.trickle.wire import Status
 PLAYLIST: Final = "media.m3u8"
 
 WITHIN_S: Final = 60.0
-"""A whole segment, or a playlist of many, is answered within this time."""
+"""The server answers within this time, in seconds, also with a playlist of many segments."""
 
 PAUSE_S: Final = 1.0
 

@@ -344,7 +344,7 @@ class _Run:
         await self._last("error", *lines, error=name_of(error), message=str(error), resume=resume, totals=totals)
 
     async def _last(self, event: str, *lines: str, **fields: object) -> None:
-        """Tell the last event, also if the run was cancelled; a reader that has gone, or stopped, is not waited for."""
+        """Tell the last event, also if the run was cancelled; do not wait for a reader that has gone, or stopped."""
         with suppress(TrickleError), anyio.move_on_after(REPORT_S, shield=True):
             await self._tell_retries()
             await self._tell_notes()

@@ -30,7 +30,7 @@ async def webrtc(
         ),
     ],
     listen: Annotated[
-        str, option("HOST:PORT", "Where viewers ask by HTTP. Media go from UDP ports that the system chooses.")
+        str, option("HOST:PORT", "Where viewers send HTTP. Media go from UDP ports that the system chooses.")
     ] = LISTEN,
     max_viewers: Annotated[int, typer.Option(min=1, max=1000, help="Viewers at a time, of all channels.")] = 50,
     stun: Annotated[

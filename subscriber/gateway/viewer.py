@@ -1,10 +1,10 @@
 """A viewer: one WebRTC connection, to which packets of a channel are sent as they are.
 
 aiortc pulls: its sender asks a track for the next packet. Each track has a short queue. A packet that finds it full
-means that this process cannot send as fast as the channel comes, and the viewer is let go: late pictures help nobody,
+means that this process cannot send as fast as the channel comes, and it lets the viewer go: late pictures help nobody,
 and without one of them those behind it are broken.
 
-WebRTC over UDP pushes nothing back. How much of it arrives, the viewer itself reports (RTCP), and
+WebRTC over UDP pushes nothing back. The viewer itself reports the share that arrives (RTCP), and
 :meth:`Viewer.quality` tells it.
 """
 
@@ -29,7 +29,7 @@ QUEUED: Final = 256
 """Packets that may wait for a viewer's sender: several seconds."""
 
 ANSWER_S: Final = 10.0
-"""An offer is answered within this time, in seconds."""
+"""The gateway answers an offer within this time, in seconds."""
 
 CLOSE_S: Final = 1.0
 """A connection has this long to say good-bye, in seconds."""

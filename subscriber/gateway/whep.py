@@ -1,4 +1,4 @@
-"""WHEP, the HTTP by which viewers come and go (draft-ietf-wish-whep): an offer is posted, and the answer comes back.
+"""WHEP, the HTTP by which viewers come and go (draft-ietf-wish-whep): a viewer posts an offer, and gets the answer.
 
 =======================  =====================================================================================
 ``POST /whep/CHANNEL``   an SDP offer. 201 with the answer, and the viewer's own URL in ``Location``

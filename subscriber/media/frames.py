@@ -75,7 +75,7 @@ THREADS: Final = 64
 """The most threads of a decoder."""
 
 BLOCKED_S: Final = 0.1
-"""A program that keeps the event loop for longer than this, in seconds, is warned."""
+"""The reader warns a program that keeps the event loop for longer than this, in seconds."""
 
 MAX_SIDE: Final = 16_384
 """The largest width and height of arrays, in pixels."""
@@ -151,8 +151,8 @@ def frames(
         batch_s: the longest time that a picture waits for the rest of its batch, in seconds; ``None``: for ever.
         hwaccel: the device that decodes pictures, if this build of PyAV has it: ``"cuda"``, ``"vaapi"``, ``"qsv"``,
             ``"videotoolbox"`` and others; ``"cuda:1"`` and ``"vaapi:/dev/dri/renderD129"`` name one of several.
-            ``"auto"``: the first one that can be opened; if there is none, the processor decodes, which is logged, and
-            told by a :class:`SoftwareDecoding`. Frames are in the computer's memory in any case.
+            ``"auto"``: the first one that can be opened; if there is none, the processor decodes, which the log and
+            a :class:`SoftwareDecoding` tell. Frames are in the computer's memory in any case.
         threads: how many pictures libavcodec decodes at once; each one comes ``threads - 1`` pictures later. ``None``:
             no picture waits; only parts of one are decoded at once, where its encoder made such parts.
         when_full: the remedy when the program is too slow: ``"wait"``: the reader waits for it; ``"drop"``: the

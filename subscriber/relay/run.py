@@ -5,9 +5,9 @@ Theory of operation
 
 A reader takes whole segments into a queue; a sender turns each into pieces, and passes them on when they are due. So a
 target gets an even stream, one segment behind the channel. While the target is away or too slow, the queue fills, and
-its oldest segments are dropped: the stream then goes on at a key picture. A connection that breaks is made anew, after
-growing random pauses, and begins with the newest segments. It counts as good once it has lasted for a while: a server
-that takes a connection and refuses the stream has not come back.
+its oldest segments are dropped: the stream then goes on at a key picture. The sender makes a connection that breaks
+anew, after growing random pauses, and begins with the newest segments. A connection counts as good once it has lasted
+for a while: a server that takes a connection and refuses the stream has not come back.
 """
 
 from __future__ import annotations

@@ -90,7 +90,7 @@ class Push:
 
     @classmethod
     async def begin(cls, target: Target) -> Self:
-        """Start the program. That it has connected, only its going on shows."""
+        """Start the program. Only a program that goes on for a while has connected."""
         push = cls(target, await Program.start(target.command, takes_input=True))
         if target.url not in target.command:
             try:
@@ -125,7 +125,7 @@ class Push:
             if await self._program.wait():
                 raise ConnectionBroke(await self._why())
             return
-        raise ConnectionBroke(f"the rest was not taken within {END_S:g} s")
+        raise ConnectionBroke(f"it did not take the rest within {END_S:g} s")
 
     async def stop(self) -> None:
         """End the program, if it still runs."""

@@ -1,4 +1,4 @@
-"""Why a request got no response, or only a part of one: the errors between a connection and :mod:`.answers`.
+"""Why a request got no response, or only a part of one: the errors between a connection and :mod:`.exchange`.
 
 They have the names that httpx gives to its own, and httpx is not imported for them: it takes longer to load than both
 clients. :mod:`.bridge` turns the one kind into the other where a program uses httpx itself.

@@ -168,5 +168,5 @@ async def fetch_channels(
 
 
 def error_of(response: httpx.Response) -> TrickleError:
-    """Return the error that a refusal of the control plane is."""
+    """Return the error for a refusal of the control plane."""
     return error_for(response.status_code, response.headers, detail=first_line(response.content))

@@ -54,7 +54,7 @@ PAUSE_S: Final = 0.25
 """The longest pause before a request that was refused goes to another node."""
 
 OnMove: TypeAlias = Callable[[TrickleError, float], None]
-"""Is told why a request goes to another node, and in how many seconds."""
+"""Called with the reason for which a request goes to another node, and the pause before that, in seconds."""
 
 
 class Nodes:

@@ -21,8 +21,8 @@ because a server was restarted.
 first minute of an outage, 10 s later. They begin anew when the server answers again, once in an outage, and when the
 outage is over.
 
-*Without end.* A client may be told to go on for ever. The budget then does not end it, but slows it down: a retry that
-the budget cannot pay waits for at least half of the longest delay.
+*Without end.* A program may tell a client to go on for ever. The budget then does not end it, but slows it down: a
+retry that the budget cannot pay waits for at least half of the longest delay.
 
 *Invariants.* No request is repeated at once: each retry waits for a random delay of at least :data:`MIN_DELAY_S`, on
 top of ``Retry-After`` if the server sent one. The budget never goes below zero: it pays for a retry, or does not.

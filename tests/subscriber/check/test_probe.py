@@ -247,7 +247,7 @@ def test_the_report_for_programs(segments: list[bytes]) -> None:
     ("arguments", "code", "says"),
     [
         (["cam"], 2, "it must begin with http:// or https://"),
-        ([__file__], 2, "this is a file, and channels are tested: publish it to one first"),
+        ([__file__], 2, "this is a file, and a check tests a channel: publish it first"),
         (["http://127.0.0.1:9/trickle/cam", "--for", "soon"], 2, "not a duration: 'soon'"),
         (["http://127.0.0.1:9/trickle/cam", "--max-latency", "-1s"], 2, "not a duration"),
         (["http://127.0.0.1:9/trickle/cam", "--start", "yesterday"], 2, "use next, current, earliest, a number"),
