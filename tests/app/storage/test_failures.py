@@ -256,6 +256,28 @@ def test_who_is_refused_is_refused_in_the_middle_of_a_segment_too(
         target.channel("film").has(1, b"one").has(2, b"two").has(3, b"on")
 
 
+def test_a_segment_that_was_refused_when_it_was_whole_is_there(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Readers have it, and it is written later. With its key it is 200 then; without one it is closed, as any other."""
+    with durable(folder, on_disk_full="refuse") as (server, target, archive):
+        disk = Disk(server, archive, monkeypatch)
+        channel = target.channel("film").publish(0, body(0))
+        keys = ({"Idempotency-Key": "one"}, {})
+        uploads = [channel.upload(seq, body(seq), headers=key) for seq, key in enumerate(keys, 1)]
+        eventually(lambda: channel.next_seq() == 3)
+        settled(server, archive)
+        disk.fill()
+        for upload in uploads:
+            upload.end()
+            assert upload.answer().status == 503
+        channel.has(1, body(1)).has(2, body(2))
+        disk.free()
+        again = [channel.upload(seq, body(seq), headers=key) for seq, key in enumerate(keys, 1)]
+        again[0].end()
+        assert [upload.answer().status for upload in again] == [200, 409]
+    with durable(folder) as (_, target, _):
+        target.channel("film").has(1, body(1)).has(2, body(2))
+
+
 def test_a_channel_that_is_made_anew_meanwhile(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Both its lives are known afterwards: that the first one has ended, and what the second one's window holds."""
     with durable(folder) as (server, target, archive):
