@@ -29,7 +29,7 @@ async def report(segment: SegmentWriter) -> None:
         receipt = await segment.settled()
         print(f"segment {receipt.seq}: {receipt.stored} bytes, answered after {receipt.answered_s:.2f} s")
     except TrickleError as error:
-        print(f"segment {segment.seq} is lost: {error}")
+        print(f"lost: {error}")
 
 
 anyio.run(main, sys.argv[1])

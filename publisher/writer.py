@@ -27,7 +27,11 @@ class SegmentWriter:
     @property
     def seq(self) -> int:
         """Its number in the channel. Before the first chunk, the one that it would get now; final once it was
-        published."""
+        published.
+
+        A segment that was given up before anything of it was sent has no number: this one is, or will be, that of
+        another segment. The ``seq`` of ``SegmentDropped`` and of the event ``SegmentLost`` is ``None`` then.
+        """
         segment = self._entered()
         return self._segments.coming_seq if segment.upload is None else segment.upload.ticket.seq
 
