@@ -91,6 +91,7 @@ class Reconnected(Event):
 class Forgotten(Event):
     """The server does not have segments any more that it had confirmed: it was killed, and had not stored them, or the
     channel has expired. Readers that have not read them by now see a gap, or segments without bytes.
+    A segment of which the server still has a part is not among them: its readers see it truncated.
 
     Attributes:
         first: the oldest of them.
