@@ -261,7 +261,7 @@ def test_a_segment_that_was_refused_when_it_was_whole_is_there(folder: Path, mon
     with durable(folder, on_disk_full="refuse") as (server, target, archive):
         disk = Disk(server, archive, monkeypatch)
         channel = target.channel("film").publish(0, body(0))
-        keys = ({"Idempotency-Key": "one"}, {})
+        keys: list[dict[str, str]] = [{"Idempotency-Key": "one"}, {}]
         uploads = [channel.upload(seq, body(seq), headers=key) for seq, key in enumerate(keys, 1)]
         eventually(lambda: channel.next_seq() == 3)
         settled(server, archive)
