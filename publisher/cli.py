@@ -12,8 +12,16 @@ from typing import TYPE_CHECKING, Annotated, Any, Final, Literal
 import typer
 
 from tricklecast.trickle import wire
-from tricklecast.trickle.amounts import parse_bitrate, parse_duration, parse_size
-from tricklecast.trickle.terminal import NO_CREDENTIALS, ChannelUrls, Credentials, checked, option, with_credentials
+from tricklecast.trickle.amounts import parse_bitrate, parse_duration, parse_limit, parse_size
+from tricklecast.trickle.terminal import (
+    NO_CREDENTIALS,
+    ChannelUrls,
+    Credentials,
+    ReconnectFor,
+    checked,
+    option,
+    with_credentials,
+)
 
 if TYPE_CHECKING:
     from tricklecast.publisher.feed import Totals
@@ -128,7 +136,7 @@ async def publish(
             default="for live inputs on a network",
         ),
     ] = None,
-    reopen_for: Annotated[str, option("TIME", "Give up after trying for this time.", group=_INPUT)] = "60s",
+    reopen_for: Annotated[str, option("TIME|forever", "Give up after trying for this time.", group=_INPUT)] = "60s",
     video_bitrate: Annotated[
         str | None, option("RATE", "For example 2.5M.", group=_ENCODING, default="constant quality")
     ] = None,
@@ -154,6 +162,7 @@ async def publish(
             group=_SEGMENTS,
         ),
     ] = DEFAULT_BUFFER,
+    reconnect_for: ReconnectFor = "60s",
     credentials: Credentials = NO_CREDENTIALS,
 ) -> None:
     """Publish media, or plain bytes, to a channel.
@@ -191,6 +200,7 @@ async def publish(
         "takeover": takeover,
         **checked("--buffer", parse_buffer, buffer),
         "content_type": content_type,
+        "outage_s": checked("--reconnect-for", parse_limit, reconnect_for),
         **credentials.arguments,
     }
     if ladder is not None and not raw:
@@ -276,7 +286,7 @@ def _media(values: Mapping[str, Any]) -> tuple[Input, MediaOptions]:
         realtime=values["realtime"],
         encoding=_encoding(values),
         reconnect=values["reopen"],
-        reconnect_for_s=checked("--reopen-for", parse_duration, values["reopen_for"]),
+        reconnect_for_s=checked("--reopen-for", parse_limit, values["reopen_for"]),
         plays=checked("--loop", _plays, values["loop"]),
     )
     if options.plays != 1 and source.kind is not Kind.FILE:

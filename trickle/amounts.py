@@ -35,6 +35,20 @@ def parse_duration(text: str, *, zero: bool = False) -> float:
     return value
 
 
+def parse_limit(text: str) -> float | None:
+    """Read for how long something may go on, in seconds: a duration, ``0``, or ``forever`` (``inf``): ``None``.
+
+    Raises:
+        InvalidInput: the text is none of these.
+    """
+    if text.strip().lower() in ("forever", "inf"):
+        return None
+    try:
+        return parse_duration(text, zero=True)
+    except InvalidInput as error:
+        raise InvalidInput(f"{error}, and not forever") from None
+
+
 def parse_size(text: str) -> int:
     """Read a size, in bytes: ``4096``, ``64KiB`` (powers of 1024) or ``1.5 MB`` (powers of 1000).
 

@@ -55,6 +55,7 @@ _CHANNEL_HELP: Final = (
     "fails, the command asks another one."
 )
 _CONNECTION: Final = "Connection"
+_RECONNECT_HELP: Final = "How long to try again when a server that was there is away: 60s, 10min, forever."
 _TOKEN_HELP: Final = "Access token. Visible in process listings; prefer --token-file."
 _FILE_HELP: Final = f"File with the access token, read again for each request. Default: the variable {TOKEN_VARIABLE}."
 _CA_HELP: Final = "Trust these certificates (PEM) for https, instead of the system's."
@@ -62,7 +63,10 @@ _CERT_HELP: Final = "Show this certificate (PEM) to a server that wants one of i
 _KEY_HELP: Final = "Private key (PEM) of --cert, if it is not in the same file."
 
 ChannelUrls: TypeAlias = Annotated[str, typer.Argument(metavar="URL", help=_CHANNEL_HELP)]
-Wait: TypeAlias = Annotated[str, option("TIME", "Wait this long for a channel that does not exist yet.", "--wait")]
+Wait: TypeAlias = Annotated[
+    str, option("TIME|forever", "Wait this long for a channel that does not exist yet.", "--wait")
+]
+ReconnectFor: TypeAlias = Annotated[str, option("TIME|forever", _RECONNECT_HELP, "--reconnect-for", group=_CONNECTION)]
 Token: TypeAlias = Annotated[str | None, option("TOKEN", _TOKEN_HELP, group=_CONNECTION)]
 TokenFile: TypeAlias = Annotated[Path | None, option("FILE", _FILE_HELP, group=_CONNECTION)]
 CaFile: TypeAlias = Annotated[Path | None, option("FILE", _CA_HELP, "--ca-file", group=_CONNECTION)]

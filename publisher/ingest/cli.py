@@ -10,7 +10,7 @@ from urllib.parse import urlsplit
 
 import typer
 
-from tricklecast.trickle.amounts import parse_duration
+from tricklecast.trickle.amounts import parse_duration, parse_limit
 from tricklecast.trickle.errors import InvalidInput
 from tricklecast.trickle.terminal import NO_CREDENTIALS, Credentials, Screen, checked, option, with_credentials
 from tricklecast.trickle.wire import split_urls
@@ -70,9 +70,9 @@ async def ingest(
     reconnect_for: Annotated[
         str,
         option(
-            "TIME",
-            "How long a channel waits for its encoder after the connection broke. When the encoder ends its stream "
-            "itself, the channel ends at once.",
+            "TIME|forever",
+            "How long a channel waits for its encoder after the connection broke, and for a server that is away. When "
+            "the encoder ends its stream itself, the channel ends at once.",
             group=_LIMITS,
         ),
     ] = "60s",
@@ -105,12 +105,14 @@ async def ingest(
     from tricklecast.trickle.pyav import need_pyav
 
     need_pyav()
+    reconnect_s = checked("--reconnect-for", parse_limit, reconnect_for)
     options = SessionOptions(
         media=MediaOptions(
             container=container,
             min_segment_s=checked("--min-segment", parse_duration, min_segment),
-            reconnect_for_s=checked("--reconnect-for", parse_duration, reconnect_for),
+            reconnect_for_s=reconnect_s,
         ),
+        outage_s=reconnect_s,
         max_sessions=max_streams,
         takeover=takeover,
         credentials=credentials,

@@ -34,6 +34,7 @@ from tricklecast.publisher.media.reader import MediaInput, MediaOptions
 from tricklecast.publisher.run import run
 from tricklecast.publisher.steps import POLL_S, IsStopped, Report, Step
 from tricklecast.trickle.amounts import count
+from tricklecast.trickle.client.retry import RECONNECT_S
 from tricklecast.trickle.client.tasks import Notifier
 from tricklecast.trickle.errors import InvalidInput, TrickleError
 from tricklecast.trickle.paths import ChannelURL
@@ -74,6 +75,7 @@ class SessionOptions:
 
     Attributes:
         media: how segments are made, and for how long a session waits for a source to come back.
+        outage_s: for how long it waits for a server that is away, as of ``Publisher``.
         max_sessions: number of channels at a time.
         takeover: a new source of a channel replaces the one that is connected, and another client that publishes to
             the channel; otherwise the new one is refused.
@@ -81,6 +83,7 @@ class SessionOptions:
     """
 
     media: MediaOptions = field(default_factory=MediaOptions)
+    outage_s: float | None = RECONNECT_S
     max_sessions: int = 16
     takeover: bool = False
     credentials: Credentials = NO_CREDENTIALS
@@ -273,6 +276,7 @@ class _Session:
                 _SessionSource(self._arrivals, options.media, has_ended=self._has_ended),
                 screen=Lines(self._say),
                 takeover=options.takeover,
+                outage_s=options.outage_s,
                 **options.credentials.arguments,
             )
         except TrickleError as error:

@@ -60,7 +60,7 @@ class MediaOptions:
         realtime: a source that could be read faster is read at the pace at which it plays.
         encoding: how it is encoded anew; ``None``: it is copied.
         reconnect: whether a source that ends or breaks is opened again; ``None``: if it is live and on the network.
-        reconnect_for_s: for how long the reader tries that.
+        reconnect_for_s: for how long the reader tries that; ``None``: for ever.
         plays: how often a file is played; ``None``: without end.
     """
 
@@ -70,7 +70,7 @@ class MediaOptions:
     realtime: bool = True
     encoding: Encoding | None = None
     reconnect: bool | None = None
-    reconnect_for_s: float = RECONNECT_S
+    reconnect_for_s: float | None = RECONNECT_S
     plays: int | None = 1
 
 
@@ -194,9 +194,11 @@ class MediaInput:
         if lived_s >= MIN_LIFE_S:
             self._retries.worked()
         if self._input.listens:  # senders that stop and senders that break look the same: RTMP is cut in both cases
-            self._report.say(f"the sender to {name} is gone; waiting {limit_s:g} s for a sender")
+            how_long = "" if limit_s is None else f"{limit_s:g} s "
+            self._report.say(f"the sender to {name} is gone; waiting {how_long}for a sender")
         else:
-            self._report.say(f"{broke or f'{name} ended'}; trying for {limit_s:g} s to open it again")
+            how_long = "" if limit_s is None else f"for {limit_s:g} s "
+            self._report.say(f"{broke or f'{name} ended'}; trying {how_long}to open it again")
         try:
             return self._open_again(limit_s)
         except InvalidInput as error:
@@ -207,7 +209,7 @@ class MediaInput:
         finally:
             self._report.source("")
 
-    def _open_again(self, limit_s: float) -> Opened | None:
+    def _open_again(self, limit_s: float | None) -> Opened | None:
         lost_at = time.monotonic()
         error = InvalidInput("it breaks each time as soon as it is open")
         while (delay_s := self._retries.outlast(time.monotonic(), self._rng)) is not None:
@@ -215,7 +217,8 @@ class MediaInput:
             if not Pace(1.0, self._is_stopped).wait(delay_s):
                 return None
             try:
-                opened = self._open(within_s=max(MIN_OPEN_S, lost_at + limit_s - time.monotonic()))
+                left_s = None if limit_s is None else max(MIN_OPEN_S, lost_at + limit_s - time.monotonic())
+                opened = self._open(within_s=left_s)
             except InvalidInput as failure:
                 error = failure
             else:

@@ -10,11 +10,12 @@ from typing import TYPE_CHECKING, Annotated, Final
 
 import typer
 
-from tricklecast.trickle.amounts import count, parse_duration, size
+from tricklecast.trickle.amounts import count, parse_duration, parse_limit, size
 from tricklecast.trickle.errors import ChannelNotFound
 from tricklecast.trickle.terminal import (
     NO_CREDENTIALS,
     Credentials,
+    ReconnectFor,
     Screen,
     Wait,
     checked,
@@ -57,6 +58,7 @@ async def check(
             "TIME", "Longest time between the beginnings of audio and video in a segment.", group=_LIMITS, default="2s"
         ),
     ] = None,
+    reconnect_for: ReconnectFor = "60s",
     credentials: Credentials = NO_CREDENTIALS,
 ) -> None:
     """Test a live channel: subscribe for a while, and report its faults.
@@ -80,10 +82,7 @@ async def check(
     from tricklecast.subscriber.check.rules import Level, judge
     from tricklecast.subscriber.check.study import Limits
 
-    for_s, wait_s = (
-        checked("--for", parse_duration, for_time),
-        checked("--wait", partial(parse_duration, zero=True), wait),
-    )
+    for_s, wait_s = checked("--for", parse_duration, for_time), checked("--wait", parse_limit, wait)
     options = {"latency": max_latency, "segment": max_segment, "jitter": max_jitter, "skew": max_skew}
     given = {
         f"{name}_s": checked(f"--max-{name}", partial(parse_duration, zero=True), text)
@@ -96,6 +95,7 @@ async def check(
         start=begin,
         for_s=for_s,
         wait_s=wait_s,
+        reconnect_s=checked("--reconnect-for", parse_limit, reconnect_for),
         decode=decode,
         credentials=credentials,
     )

@@ -21,6 +21,7 @@ from tricklecast.subscriber.client import Subscriber
 from tricklecast.subscriber.core import AnyStart
 from tricklecast.subscriber.segment import Segment
 from tricklecast.trickle.client.channel import Channel
+from tricklecast.trickle.client.retry import RECONNECT_S
 from tricklecast.trickle.errors import BrokenByPeer, TrickleError
 from tricklecast.trickle.records import Reason
 from tricklecast.trickle.terminal import NO_CREDENTIALS, Credentials
@@ -39,7 +40,8 @@ class Probe:
     Args:
         start: where to begin, as ``Subscriber`` takes it.
         for_s: how long to read, in seconds.
-        wait_s: how long to wait for a channel that is not there yet, in seconds.
+        wait_s: how long to wait for a channel that is not there yet, in seconds; ``None``: for ever.
+        reconnect_s: how long a server that was there may be away, likewise.
         decode: decode the first picture of segments, if PyAV is there.
 
     Raises:
@@ -55,14 +57,17 @@ class Probe:
         *,
         start: AnyStart = "next",
         for_s: float = 30.0,
-        wait_s: float = 0.0,
+        wait_s: float | None = 0.0,
+        reconnect_s: float | None = RECONNECT_S,
         decode: bool = True,
         credentials: Credentials = NO_CREDENTIALS,
     ) -> None:
         self.size = 0
         self._for_s = for_s
         self._decode = decode
-        self._subscriber = Subscriber(url, start=start, wait_for_channel_s=wait_s, **credentials.arguments)
+        self._subscriber = Subscriber(
+            url, start=start, wait_for_channel_s=wait_s, reconnect_s=reconnect_s, **credentials.arguments
+        )
         self._channel = Channel(url, **credentials.arguments)
         self._segments: list[Received] = []
         self._media: dict[int, Media] = {}

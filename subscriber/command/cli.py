@@ -7,19 +7,19 @@ from __future__ import annotations
 
 import sys
 import time
-from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Final, Literal
 
 import typer
 
-from tricklecast.trickle.amounts import parse_duration, parse_size
+from tricklecast.trickle.amounts import parse_duration, parse_limit, parse_size
 from tricklecast.trickle.errors import ChannelNotFound, TrickleError
 from tricklecast.trickle.terminal import (
     LOSS_EXIT_CODE,
     NO_CREDENTIALS,
     ChannelUrls,
     Credentials,
+    ReconnectFor,
     Wait,
     checked,
     no_channel,
@@ -97,15 +97,6 @@ async def subscribe(
             group=_OUTPUT,
         ),
     ] = False,
-    reconnect: Annotated[
-        bool,
-        option(
-            None,
-            "Wait without a limit for the channel and for a server that is away, and go on where it was.",
-            "--reconnect",
-            group=_LOSSES,
-        ),
-    ] = False,
     on_lag: Annotated[
         Literal["earliest", "live", "fail"] | None,
         option(
@@ -124,6 +115,7 @@ async def subscribe(
             group=_LOSSES,
         ),
     ] = "never",
+    reconnect_for: ReconnectFor = "60s",
     credentials: Credentials = NO_CREDENTIALS,
 ) -> None:
     """Receive the segments of a channel, until the channel ends.
@@ -140,7 +132,7 @@ async def subscribe(
       tricklecast subscribe $URL | ffplay -
       tricklecast subscribe $URL -o film.mp4 --for 10min
       tricklecast subscribe $URL -o match/ --since 2026-11-23T18:00 --until 2026-11-23T20:00
-      tricklecast subscribe $URL -o recording/ --keep 20GB --reconnect
+      tricklecast subscribe $URL -o recording/ --keep 20GB --reconnect-for forever
       tricklecast subscribe $URL --json | jq .
     """
     from tricklecast.subscriber.command.moments import Moment
@@ -174,9 +166,9 @@ async def subscribe(
         since=begin,
         until=end,
         for_s=None if for_time is None else checked("--for", parse_duration, for_time),
-        wait_s=checked("--wait", partial(parse_duration, zero=True), wait),
+        wait_s=checked("--wait", parse_limit, wait),
         on_lag=policy,
-        reconnect=reconnect,
+        reconnect_s=checked("--reconnect-for", parse_limit, reconnect_for),
         raw=raw,
         keep=limit,
         credentials=credentials,

@@ -71,9 +71,9 @@ class Request:
     since: Moment | None = None
     until: Moment | None = None
     for_s: float | None = None
-    wait_s: float = 0.0
+    wait_s: float | None = 0.0
     on_lag: OnLag | None = None
-    reconnect: bool = False
+    reconnect_s: float | None = RECONNECT_S
     raw: bool = False
     keep: Keep = field(default_factory=Keep)
     credentials: Credentials = NO_CREDENTIALS
@@ -232,8 +232,8 @@ class _Run:
             start=start,
             on_lag=request.on_lag,
             on_event=self._on_event,
-            wait_for_channel_s=None if request.reconnect else request.wait_s,
-            reconnect_s=None if request.reconnect else RECONNECT_S,
+            wait_for_channel_s=request.wait_s,
+            reconnect_s=request.reconnect_s,
             **request.credentials.arguments,
         )
         self._progress.statistics = subscriber.statistics

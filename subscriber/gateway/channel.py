@@ -46,6 +46,7 @@ class Channel:
 
     Args:
         url: the channel's, at each node.
+        reconnect_s: how long a server that was there may be away; ``None``: for ever.
         over: called when it has ended by itself, with the reason.
         say: gets lines, for people, about media that viewers do not get.
 
@@ -54,10 +55,17 @@ class Channel:
     """
 
     def __init__(
-        self, url: list[str], credentials: Credentials, over: Callable[[Channel, str], None], say: Callable[[str], None]
+        self,
+        url: list[str],
+        credentials: Credentials,
+        reconnect_s: float | None,
+        over: Callable[[Channel, str], None],
+        say: Callable[[str], None],
     ) -> None:
         self.viewers: set[Viewer] = set()
-        self._reader: FrameReader[Frame] = frames(url, video="packets", audio="packets", **credentials.arguments)
+        self._reader: FrameReader[Frame] = frames(
+            url, video="packets", audio="packets", reconnect_s=reconnect_s, **credentials.arguments
+        )
         self._name = url[0].partition("?")[0]
         self._over = over
         self._say = say

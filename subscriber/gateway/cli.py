@@ -10,8 +10,17 @@ from urllib.parse import urlsplit
 
 import typer
 
+from tricklecast.trickle.amounts import parse_limit
 from tricklecast.trickle.errors import InvalidInput, InvalidURL, MissingExtra, needs
-from tricklecast.trickle.terminal import NO_CREDENTIALS, Credentials, Screen, checked, option, with_credentials
+from tricklecast.trickle.terminal import (
+    NO_CREDENTIALS,
+    Credentials,
+    ReconnectFor,
+    Screen,
+    checked,
+    option,
+    with_credentials,
+)
 
 if TYPE_CHECKING:
     from tricklecast.trickle.paths import ChannelURL
@@ -38,6 +47,7 @@ async def webrtc(
         option("stun:HOST:PORT", "Ask this server for the gateway's public address; for a gateway behind NAT."),
     ] = None,
     quiet: Annotated[bool, option(None, "Print no lines about viewers.", "--quiet")] = False,
+    reconnect_for: ReconnectFor = "60s",
     credentials: Credentials = NO_CREDENTIALS,
 ) -> None:
     """Give channels to browsers by WebRTC (WHEP), with less than 200 ms of delay.
@@ -58,6 +68,7 @@ async def webrtc(
     """
     servers = checked("URL", _servers, url)
     host, port = checked("--listen", _address, listen)
+    reconnect_s = checked("--reconnect-for", parse_limit, reconnect_for)
     if stun is not None and not re.fullmatch(r"stuns?:[^/@\s]+", stun):
         raise typer.BadParameter("use stun:HOST:PORT", param_hint="--stun")
     try:
@@ -67,7 +78,7 @@ async def webrtc(
 
     screen = Screen()
     say = (lambda _: None) if quiet else screen.say
-    gateway = Gateway(servers, credentials, say, max_viewers=max_viewers, stun=stun)
+    gateway = Gateway(servers, credentials, say, max_viewers=max_viewers, stun=stun, reconnect_s=reconnect_s)
     with _listener(host, port) as listener:
         if not ip_address(listener.getsockname()[0].partition("%")[0]).is_loopback:
             screen.say("everybody who can reach this port can watch the channels")

@@ -86,6 +86,7 @@ class Gateway:
         say: gets a line, for people, when a viewer comes or goes.
         max_viewers: viewers at a time, of all channels.
         stun: the address of a STUN server, by which the gateway learns its public address; ``None``: it has none.
+        reconnect_s: how long a server that was there may be away; ``None``: for ever.
     """
 
     def __init__(
@@ -96,12 +97,14 @@ class Gateway:
         *,
         max_viewers: int,
         stun: str | None,
+        reconnect_s: float | None,
     ) -> None:
         self._servers = servers
         self._credentials = credentials
         self._say = say
         self._max_viewers = max_viewers
         self._stun = stun
+        self._reconnect_s = reconnect_s
         self._channels: dict[str, Channel] = {}
         self._viewers: dict[str, Viewer] = {}  # by key
         self._joining: list[str] = []  # the channels of the offers that are being answered
@@ -166,7 +169,7 @@ class Gateway:
                 viewer.leave(reason)
 
         urls = [str(replace(server, channel=name)) for server in self._servers]
-        channel = Channel(urls, self._credentials, over, lambda line: self._say(f"{name}: {line}"))
+        channel = Channel(urls, self._credentials, self._reconnect_s, over, lambda line: self._say(f"{name}: {line}"))
         self._channels[name] = channel
         return channel
 

@@ -2,18 +2,18 @@
 
 from __future__ import annotations
 
-from functools import partial
 from typing import Annotated
 
 import typer
 
-from tricklecast.trickle.amounts import parse_duration
+from tricklecast.trickle.amounts import parse_limit
 from tricklecast.trickle.errors import ChannelNotFound
 from tricklecast.trickle.terminal import (
     LOSS_EXIT_CODE,
     NO_CREDENTIALS,
     ChannelUrls,
     Credentials,
+    ReconnectFor,
     Wait,
     checked,
     no_channel,
@@ -35,13 +35,14 @@ async def relay(
     ],
     start: Annotated[str, option("WHERE", "Where to begin: current, next, earliest, or a number.")] = "current",
     wait: Wait = "0s",
-    reconnect_for: Annotated[str, option("TIME", "Give up after trying to connect again for this time.")] = "60s",
+    reconnect_for: ReconnectFor = "60s",
     credentials: Credentials = NO_CREDENTIALS,
 ) -> None:
     """Push a channel to another server: to YouTube, to a CDN, to another `tricklecast ingest`.
 
     Nothing is encoded anew. The target gets the stream at the pace at which it plays, one segment behind the channel. A
-    target that is too slow, or away for a while, loses segments, and the stream goes on at a key picture.
+    target that is too slow, or away for a while, loses segments, and the stream goes on at a key picture. A target that
+    never took the stream is an error at once; later --reconnect-for holds for it, as for the channel's server.
 
     Exit codes: 0 the channel ended, and the target got all of it; 1 an error; 2 wrong usage; 3 the channel ended, and
     parts of it are missing at the target; 130 Ctrl-C; 143 SIGTERM.
@@ -67,8 +68,8 @@ async def relay(
         url,
         checked("TARGET", Target.parse, target),
         start=begin,
-        wait_s=checked("--wait", partial(parse_duration, zero=True), wait),
-        reconnect_for_s=checked("--reconnect-for", parse_duration, reconnect_for),
+        wait_s=checked("--wait", parse_limit, wait),
+        reconnect_s=checked("--reconnect-for", parse_limit, reconnect_for),
         credentials=credentials,
     )
     try:

@@ -28,6 +28,7 @@ from tricklecast.subscriber.core import AnyStart, OnLag
 from tricklecast.subscriber.events import Loss, SubscriberEvent
 from tricklecast.subscriber.relay.outflow import Outflow, Piece
 from tricklecast.subscriber.relay.target import ConnectionBroke, Push, Target
+from tricklecast.subscriber.troubles import Troubles
 from tricklecast.trickle.amounts import count, rate, size
 from tricklecast.trickle.client.retry import RECONNECT_S, Retries
 from tricklecast.trickle.client.tasks import Notifier, beside
@@ -52,15 +53,15 @@ class Request:
 
     Attributes:
         start: where to begin, as of :class:`~tricklecast.subscriber.Subscriber`.
-        wait_s: how long to wait for a channel that does not exist.
-        reconnect_for_s: how long to try to make a broken connection anew.
+        wait_s: how long to wait for a channel that does not exist; ``None``: for ever.
+        reconnect_s: how long the channel's server, and the target, may be away; ``None``: for ever.
     """
 
     url: str
     target: Target
     start: AnyStart = "current"
-    wait_s: float = 0.0
-    reconnect_for_s: float = RECONNECT_S
+    wait_s: float | None = 0.0
+    reconnect_s: float | None = RECONNECT_S
     credentials: Credentials = NO_CREDENTIALS
 
 
@@ -98,8 +99,9 @@ class _Relay:
         self._push: Push | None = None
         self._pace = _Pace()
         self._begun_at = 0.0
-        self._retries = Retries(reconnect_s=request.reconnect_for_s)  # of the target
+        self._retries = Retries(reconnect_s=request.reconnect_s)  # of the target
         self._was_good = False
+        self._troubles = Troubles()  # of the source
         self._dropped = self._sent = 0
         self._is_whole = True
         self._is_dropping = False
@@ -133,11 +135,13 @@ class _Relay:
             on_lag=OnLag.EARLIEST,
             on_event=self._on_event,
             wait_for_channel_s=request.wait_s,
+            reconnect_s=request.reconnect_s,
             **request.credentials.arguments,
         )
         async with subscriber:
             async for segment in subscriber:
                 data = await segment.read()
+                self._troubles.over()
                 self._add(_Waiting(segment.seq, data, segment.complete, not segment.gap and not segment.restarted))
         self._is_over = True
         self._changed.notify()
@@ -147,6 +151,8 @@ class _Relay:
         if isinstance(event, Loss):
             self._is_whole = False
             self._screen.say(f"warning: {event}")
+        elif line := self._troubles.line(event):
+            self._screen.say(line)
 
     def _add(self, waiting: _Waiting) -> None:
         self._queue.append(waiting)
@@ -230,7 +236,7 @@ class _Relay:
         if self._push is not None:
             await self._push.stop()
             self._push = None
-        now, shown, limit_s = time.monotonic(), self._request.target.shown, self._request.reconnect_for_s
+        now, shown, limit_s = time.monotonic(), self._request.target.shown, self._request.reconnect_s
         if now - self._begun_at >= MIN_LIFE_S:
             self._retries.worked()
             self._was_good = True
@@ -239,7 +245,8 @@ class _Relay:
             raise TrickleError(f"cannot push to {shown}: {error}") from error
         self._is_whole = False
         if self._retries.tries == 1:
-            self._screen.say(f"warning: {shown}: {error}; trying for {limit_s:g} s to connect again")
+            how_long = "" if limit_s is None else f"for {limit_s:g} s "
+            self._screen.say(f"warning: {shown}: {error}; trying {how_long}to connect again")
         self._state = f"reconnecting, attempt {self._retries.tries}"
         await anyio.sleep(delay_s)
         while len(self._queue) > 1:  # it goes on live

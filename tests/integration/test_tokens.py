@@ -54,7 +54,7 @@ def test_publish_subscribe_and_list_with_a_token(server: LocalServer, tmp_path: 
     ("arguments", "given"),
     [
         (["publish", "URL", "-", "--raw"], b"content"),
-        (["subscribe", "URL", "-o", "-", "--reconnect", "--wait", "30s"], b""),
+        (["subscribe", "URL", "-o", "-", "--reconnect-for", "forever", "--wait", "30s"], b""),
         (["channels", "URL"], b""),
         (["check", "URL", "--wait", "30s"], b""),
     ],

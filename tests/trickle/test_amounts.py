@@ -9,6 +9,7 @@ from tricklecast.trickle.amounts import (
     duration,
     parse_bitrate,
     parse_duration,
+    parse_limit,
     parse_size,
     rate,
     size,
@@ -42,6 +43,20 @@ def test_other_texts_are_no_durations(text: str) -> None:
     """An empty text, a bare unit and zero are refused, among others."""
     with pytest.raises(InvalidInput, match=r"not a duration: .*30s"):
         parse_duration(text)
+
+
+@pytest.mark.parametrize(
+    ("text", "seconds"), [("0", 0.0), ("30s", 30.0), ("2min", 120.0), (" Forever", None), ("inf", None)]
+)
+def test_a_limit_may_be_none(text: str, seconds: float | None) -> None:
+    """It is a duration otherwise, and may be zero."""
+    assert parse_limit(text) == seconds
+
+
+def test_other_texts_are_no_limits() -> None:
+    """The error names all that may be written."""
+    with pytest.raises(InvalidInput, match=r"not a duration: 'ever' .*30s.*, and not forever"):
+        parse_limit("ever")
 
 
 @pytest.mark.parametrize(

@@ -297,6 +297,15 @@ def test_what_could_not_be_carried_can_be_encoded() -> None:
     assert len(done.decoded().hashes["video"]) == 50
 
 
+def test_an_input_may_be_waited_for_without_end(tmp_path: Path) -> None:
+    """The line names no time then."""
+    data = make_clip(tmp_path / "clip.ts").read_bytes()
+    with serving(data, data) as address:
+        run = Run(f"tcp://{address}", MediaOptions(realtime=False, reconnect_for_s=None))
+        run.run(segments=5)
+    assert "ended; trying to open it again" in run.report.said[0]
+
+
 def test_a_stopped_relay_does_not_wait(tmp_path: Path) -> None:
     """Whatever pause it is in."""
     data = make_clip(tmp_path / "clip.ts").read_bytes()

@@ -138,15 +138,27 @@ def test_a_pipe_needs_no_option(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("tricklecast.subscriber.command.run.run", run)
     app = typer.Typer()
     app.command()(runnable(subscribe))
-    arguments = ["--start", "-3", "--for", "5min", "--wait", "2", "--on-lag", "earliest", "--raw"]
+    arguments = [
+        "--start",
+        "-3",
+        "--for",
+        "5min",
+        "--wait",
+        "2",
+        "--reconnect-for",
+        "1h",
+        "--on-lag",
+        "earliest",
+        "--raw",
+    ]
     assert CliRunner().invoke(app, [NOWHERE, *arguments]).exit_code == 0
-    assert CliRunner().invoke(app, [NOWHERE, "-o", "x/", "--keep", "20GB", "--reconnect"]).exit_code == 0
+    assert CliRunner().invoke(app, [NOWHERE, "-o", "x/", "--keep", "20GB", "--reconnect-for", "forever"]).exit_code == 0
     assert CliRunner().invoke(app, [NOWHERE, "-o", "x/", "--keep", "500", "--on-lag", "live"]).exit_code == 0
     assert CliRunner().invoke(app, [NOWHERE, "--start", "0"]).exit_code == 0
     assert CliRunner().invoke(app, [NOWHERE, "--since", "10m"]).exit_code == 0
     assert seen == [
-        Request(NOWHERE, "-", start=-3, for_s=300, wait_s=2, on_lag=OnLag.EARLIEST, raw=True),
-        Request(NOWHERE, "x/", on_lag=OnLag.EARLIEST, reconnect=True, keep=Keep(bytes=20_000_000_000)),
+        Request(NOWHERE, "-", start=-3, for_s=300, wait_s=2, reconnect_s=3600, on_lag=OnLag.EARLIEST, raw=True),
+        Request(NOWHERE, "x/", on_lag=OnLag.EARLIEST, reconnect_s=None, keep=Keep(bytes=20_000_000_000)),
         Request(NOWHERE, "x/", on_lag=OnLag.LIVE, keep=Keep(segments=500)),
         Request(NOWHERE, "-", start=0),
         Request(NOWHERE, "-", since=Moment(600), on_lag=OnLag.EARLIEST),

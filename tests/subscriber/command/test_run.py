@@ -22,7 +22,6 @@ from tricklecast.subscriber.command.run import COUNTED, Progress, Report, Reques
 from tricklecast.subscriber.command.run import run as run_command
 from tricklecast.subscriber.core import OnLag
 from tricklecast.subscriber.events import SubscriberStatistics
-from tricklecast.subscriber.gateway.pictures import CannotPass
 from tricklecast.subscriber.media.joiner import NothingToWrite, Undescribed
 from tricklecast.subscriber.relay.target import ConnectionBroke
 from tricklecast.subscriber.segment import Segment, Shortened, Unanswered
@@ -187,7 +186,7 @@ class TestPeople:
         async def main() -> None:
             async with fake(handler) as server:
                 with pytest.raises(Refused) as raised:
-                    await run_command(Request(server.url, None, start=0, reconnect=True), Report(Screen(said)))
+                    await run_command(Request(server.url, None, start=0, reconnect_s=None), Report(Screen(said)))
                 assert raised.value.resume is None
 
         run(main)
@@ -335,7 +334,7 @@ class TestReconnecting:
                 case _:
                     await exchange.empty(closed="terminated")
 
-        events = heard(handler, tmp_path / "out", start=0, reconnect=True)
+        events = heard(handler, tmp_path / "out", start=0, reconnect_s=None)
         (again,) = events.of("retry")
         assert (again["retries"], "404" in again["error"]) == (1, True)
         assert (tmp_path / "out").read_bytes() == b"zeroone"
@@ -344,7 +343,7 @@ class TestReconnecting:
     def test_what_the_user_did_wrong_stays_wrong(self) -> None:
         """No wait makes it better."""
         with pytest.raises(InvalidInput):
-            heard(faulty, "/no/such/folder/out", reconnect=True)
+            heard(faulty, "/no/such/folder/out", reconnect_s=None)
 
 
 class TestFolders:
@@ -478,8 +477,9 @@ class TestProgress:
 
 
 def kinds(kind: type[TrickleError]) -> set[type[TrickleError]]:
-    """That type of error and all below it that the subscriber has to do with."""
-    here = {kind} if kind.__module__.startswith(("tricklecast.subscriber.", "tricklecast.trickle.")) else set()
+    """That type of error and all below it that the subscriber has to do with; not those of the gateway."""
+    is_ours = kind.__module__.startswith(("tricklecast.subscriber.", "tricklecast.trickle."))
+    here = {kind} if is_ours and ".gateway." not in kind.__module__ else set()
     return here.union(*(kinds(below) for below in kind.__subclasses__()))
 
 
@@ -495,7 +495,6 @@ def test_errors_have_names_that_can_be_imported() -> None:
         SinkClosed: "TrickleError",
         NothingToWrite: "TrickleError",
         Undescribed: "TrickleError",
-        CannotPass: "TrickleError",
         ConnectionBroke: "TrickleError",
     }
 

@@ -13,11 +13,13 @@ from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from functools import partial
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from tests.publisher.ingest.test_streams import Ingest, ingesting, segments
 from tests.publisher.media.clips import Decoded, decode, make_clip
+from tests.subscriber.fake import Exchange, fake
 from tests.subscriber.fake import run as in_loop
 from tests.support.forked import forked
 from tests.support.local import LocalServer, local_server
@@ -196,12 +198,40 @@ def test_a_target_that_stays_away_is_given_up(server: LocalServer, film: Path) -
     said = io.StringIO()
 
     async def main() -> None:
-        relay = _Relay(Request(url, target, start=0, reconnect_for_s=0.01), Screen(said))
+        relay = _Relay(Request(url, target, start=0, reconnect_s=0.01), Screen(said))
         relay._was_good = True  # the connection before was good
         await relay.run()
 
     with pytest.raises(TrickleError, match=r"cannot push to there: no more of \*\*\*"):
         in_loop(main)
+
+
+def test_the_source_may_be_away_too(film: Path) -> None:
+    """As long as the target may; people are told."""
+    script = "import sys; sys.stdin.buffer.read()"
+    target = Target("secret", "there", (sys.executable, "-c", script), ("secret",))
+    said = io.StringIO()
+    is_away = True
+
+    async def source(exchange: Exchange) -> None:
+        nonlocal is_away
+        if exchange.tail == "0":
+            await exchange.segment(0, cut(film)[0], epoch=1, Content_Type="video/mp2t")
+        elif is_away:
+            is_away = False
+            await exchange.text(404, "Stream not found")
+        else:
+            await exchange.empty(closed="terminated")
+
+    async def main(**options: Any) -> None:
+        async with fake(source) as server:
+            await run(Request(server.url, target, start=0, **options), Screen(said))
+
+    with pytest.raises(ChannelNotFound):
+        in_loop(main)
+    is_away = True
+    in_loop(lambda: main(reconnect_s=None))
+    assert "warning: channel not found (HTTP 404, segment 1); trying again\n" in said.getvalue()
 
 
 def test_a_target_that_is_too_slow_loses_the_oldest(monkeypatch: pytest.MonkeyPatch) -> None:
