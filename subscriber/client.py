@@ -330,8 +330,9 @@ class Subscriber:
         self._use, self._home = use, HomeLoop("subscriber")
         http = self._shared_client or TrickleClient(self._verify, transport=self._transport)
         self._client = http
+        runtime = self._runtime
         self._requests = Requests(
-            self._nodes, http, self._auth, self._cursor, self._monitor, self._runtime, self._headers
+            self._nodes, http, self._auth, self._cursor, self._monitor, runtime, runtime.clock(), self._headers
         )
         self._fetcher = Fetcher(self._requests, self._resolved)
 
@@ -607,7 +608,8 @@ class Fetcher:
     def __init__(self, requests: Requests, on_resolved: Callable[[int], None]) -> None:
         self._requests = requests
         requests.waits = CHECK_WAITS - 1  # the first wait of all is checked
-        self._cursor, self._monitor, self._runtime = requests.cursor, requests.monitor, requests.runtime
+        self._cursor, self._monitor = requests.cursor, requests.monitor
+        self._runtime, self._now = requests.runtime, requests.now
         self._on_resolved = on_resolved
         # One task makes one GET after the other: a task for each would cost as much as a small segment.
         self._task: BackgroundTask | None = None
@@ -650,13 +652,13 @@ class Fetcher:
 
     async def _try(self, pending: Preconnect) -> float | None:
         """Make one GET. After how many seconds to make another one; ``None`` if the result is there."""
-        requested_at = self._runtime.now()
+        requested_at = self._now()
         if self._requests.waits >= CHECK_WAITS:
             self._monitor.counts["refreshes"] += 1
             found = await self._requests.get(Ask(None), NEXT_S)
             if isinstance(found, Lost) and not pending.abandoned:
                 return self._settled(pending, self._lost(found, requested_at))
-            requested_at = self._runtime.now()
+            requested_at = self._now()
         wanted = self._cursor.ask()
         found = await self._requests.get(wanted, self._cursor.refresh_after(self._runtime.rng), may_wait=True)
         outcome: Decision | None = None
@@ -665,7 +667,7 @@ class Fetcher:
             outcome = None if pending.abandoned else self._decide(wanted, found, requested_at)
             if isinstance(outcome, NextSegment):
                 assert isinstance(found, Answer)
-                found.requested_at, found.answered_at = requested_at, self._runtime.now()
+                found.requested_at, found.answered_at = requested_at, self._now()
                 pending.result, pending.answer = outcome, found
                 return None
         finally:
@@ -684,7 +686,7 @@ class Fetcher:
 
     def _lost(self, lost: Lost, requested_at: float) -> Decision:
         """Report a GET without an answer; return the cursor's decision."""
-        now = self._runtime.now()
+        now = self._now()
         waited_s = now - requested_at if lost.connected and not lost.waited_s else 0.0
         taken = lost.waited_s > 0 or waited_s >= HELD_S
         outcome = self._cursor.lost(lost.error, now, self._runtime.rng, taken=taken, waited_s=waited_s)
@@ -694,7 +696,7 @@ class Fetcher:
 
     def _decide(self, ask: Ask, found: ExchangeOutcome | None, requested_at: float) -> Decision | None:
         """Report a GET; return the cursor's decision, or ``None`` to make the same GET at once."""
-        now, rng = self._runtime.now(), self._runtime.rng
+        now, rng = self._now(), self._runtime.rng
         if found is None:
             self._monitor.counts["refreshes"] += 1
             self._requests.waits += 1

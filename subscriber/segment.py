@@ -11,7 +11,7 @@ segment is still kept, it is read on; if it has left the window, ``on_lag`` says
 from __future__ import annotations
 
 from collections.abc import Awaitable, Callable, Coroutine
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from random import Random
 from typing import TYPE_CHECKING, Any, Final, Literal, TypeAlias
 
@@ -287,22 +287,22 @@ class Segment:
             raise StopAsyncIteration
         return b""
 
-    async def _was_cut(self, told: str | None) -> bool:
+    async def _was_cut(self, trailer: str | None) -> bool:
         """Whether the body, which is over, ended before the segment did, or has bytes too many.
 
         The server is asked where the trailers are missing: some proxies drop them, or end a body that broke off as if
         it were whole.
 
         Args:
-            told: how long the segment is, as the trailer says.
+            trailer: the size of the segment, as the server says at the end of the body.
         """
-        size = None if told is None else header_int({wire.SIZE: told}, wire.SIZE)
+        size = None if trailer is None else header_int({wire.SIZE: trailer}, wire.SIZE)
         if size is not None and not size == self._received.size >= (self.size_at_start or 0):
-            told_bytes = max(size, self.size_at_start or 0)
-            self._cut = self._shortened(told_bytes)
+            whole = max(size, self.size_at_start or 0)
+            self._cut = self._shortened(whole)
             return True
         answer = self._answer
-        if self.truncated or told is not None or not isinstance(answer.body, ResponseBody):
+        if self.truncated or trailer is not None or not isinstance(answer.body, ResponseBody):
             return False  # another transport may know no trailers
         if answer.life is None or answer.natural(wire.SIZE) is None:
             return False  # a server of another make sends none
@@ -407,14 +407,14 @@ class Segment:
 
 @dataclass(frozen=True, slots=True)
 class Runtime:
-    """The clock, the delays and the random numbers of a subscriber.
+    """The clock, the delays and the random numbers of a subscriber; tests have others.
 
     Attributes:
-        now: seconds on a monotonic clock.
+        clock: called in the event loop of the subscriber; returns its clock, a function of monotonic seconds.
     """
 
     rng: Random = field(default_factory=Random)
-    now: Callable[[], float] = anyio.current_time
+    clock: Callable[[], Callable[[], float]] = clock
     sleep: Callable[[float], Awaitable[None]] = anyio.sleep
 
 
@@ -468,6 +468,7 @@ class Requests:
 
     Attributes:
         auth: authentication of each request; ``None``: that of ``http``.
+        now: the clock of the runtime: seconds.
         waits: how many in a row had no answer, as far as their maker has counted them here.
     """
 
@@ -477,12 +478,9 @@ class Requests:
     cursor: Cursor
     monitor: Monitor
     runtime: Runtime
+    now: Callable[[], float]
     headers: dict[str, str]
     waits: int = 0
-
-    def __post_init__(self) -> None:
-        if self.runtime.now is anyio.current_time:
-            self.runtime = replace(self.runtime, now=clock())  # it is asked three times for each segment
 
     async def get(self, wanted: Ask, wait_s: float, *, may_wait: bool = False) -> ExchangeOutcome | None:
         """Make one GET; ``None`` if the head of a segment did not come within ``wait_s`` seconds.
@@ -569,7 +567,7 @@ class Requests:
             if no_fault:
                 self.monitor.counts["refreshes"] += 1
             else:
-                delay_s = self.cursor.cut(self.runtime.now(), self.runtime.rng, floor_s=floor_s)
+                delay_s = self.cursor.cut(self.now(), self.runtime.rng, floor_s=floor_s)
                 if delay_s is None:
                     return error
                 self.monitor.emit(Retrying(cause, delay_s, received.attempts + 1))

@@ -53,9 +53,12 @@ class Slept:
         self.delays.append(delay_s)
         await anyio.lowlevel.checkpoint()
 
+    def now(self) -> float:
+        return anyio.current_time() + sum(self.delays)
+
     @property
     def runtime(self) -> Runtime:
-        return Runtime(rng=Random(1), sleep=self, now=lambda: anyio.current_time() + sum(self.delays))
+        return Runtime(rng=Random(1), sleep=self, clock=lambda: self.now)
 
 
 @asynccontextmanager
@@ -370,7 +373,7 @@ class TestStarting:
     @pytest.mark.parametrize("wait_s", [0.0, 60.0])
     def test_a_position_at_the_end_of_a_channel_that_has_ended(self, wait_s: float) -> None:
         """That is the end, at once; who waits for a channel waits for its next life, and is told why."""
-        slept, told = Slept(), list[TrickleError]()
+        slept, errors = Slept(), list[TrickleError]()
 
         async def handler(exchange: Exchange) -> None:
             if wait_s and len(slept.delays) == 4:
@@ -380,7 +383,7 @@ class TestStarting:
 
         def on_event(event: SubscriberEvent) -> None:
             if isinstance(event, Retrying):
-                told.append(event.error)
+                errors.append(event.error)
 
         async def main() -> None:
             async with subscribed(
@@ -390,7 +393,7 @@ class TestStarting:
                     assert (await (await anext(subscriber)).read()) == b"anew"
                 else:
                     assert await collect(subscriber) == []
-            assert [type(error) for error in told] == [ChannelEnded] * (4 if wait_s else 0)
+            assert [type(error) for error in errors] == [ChannelEnded] * (4 if wait_s else 0)
 
         run(main)
 
@@ -537,11 +540,11 @@ class TestFaults:
 
         async def main() -> None:
             slept = Slept()
-            begun = slept.runtime.now()
+            begun = slept.now()
             async with subscribed(handler, start=0, runtime=slept.runtime) as (subscriber, server):
                 with pytest.raises(Refused):
                     await anext(subscriber)
-                assert slept.runtime.now() - begun >= RECONNECT_S
+                assert slept.now() - begun >= RECONNECT_S
                 assert sum(slept.delays) < RECONNECT_S + CAP_S
                 assert len(server.tails) == len(slept.delays) + 1 < 60
 
@@ -722,11 +725,11 @@ class TestCutSegments:
         async def main() -> None:
             slept = Slept()
             options: dict[str, Any] = {"refresh_s": 0.02, "runtime": slept.runtime, "on_event": events.append}
-            begun = slept.runtime.now()
+            begun = slept.now()
             async with subscribed(Exchange.closed_by_client, start=start, **options) as (subscriber, server):
                 with pytest.raises(ConnectionLost, match=r"no answer within 0\.02 s") as caught:
                     await anext(subscriber)
-                assert slept.runtime.now() - begun >= RECONNECT_S
+                assert slept.now() - begun >= RECONNECT_S
                 assert len(slept.delays) == sum(isinstance(event, Retrying) for event in events)
                 asked = len(server.tails)
                 with pytest.raises(ConnectionLost):

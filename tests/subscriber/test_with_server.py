@@ -193,7 +193,7 @@ def test_a_window_that_moves_faster_than_requests_take_is_read() -> None:
                 requests.append(request.url.path)
                 return await super().handle_async_request(request)
 
-        runtime = Runtime(now=lambda: 0.0, sleep=lambda _: anyio.lowlevel.checkpoint())
+        runtime = Runtime(clock=lambda: lambda: 0.0, sleep=lambda _: anyio.lowlevel.checkpoint())
         async with (
             httpx.AsyncClient() as http,
             timed(runtime, Subscriber, url, start=0, transport=AfterOthers()) as subscriber,
