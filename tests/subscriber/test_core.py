@@ -344,23 +344,23 @@ class TestResuming:
         assert not Driver("128").read(128, epoch=4).restarted
 
     @pytest.mark.parametrize(
-        "told", [{"latest": 1, "epoch": 4}, {"latest": 1, "epoch": 3}, {"latest": 128, "epoch": 4}]
+        "headers", [{"latest": 1, "epoch": 4}, {"latest": 1, "epoch": 3}, {"latest": 128, "epoch": 4}]
     )
-    def test_another_life_that_has_ended_too_is_no_quiet_end(self, told: dict[str, int]) -> None:
+    def test_another_life_that_has_ended_too_is_no_quiet_end(self, headers: dict[str, int]) -> None:
         """Read from its beginning, an error, or missed as a whole: as ``on_lag`` has it."""
-        told |= {"seq": 128, "content_length": 0}
+        headers |= {"seq": 128, "content_length": 0}
         earliest = Driver("128@3", on_lag=OnLag.EARLIEST)
-        outcome = jump(earliest.answer(200, closed="terminated", **told))
+        outcome = jump(earliest.answer(200, closed="terminated", **headers))
         assert outcome.seq == 0
         assert outcome.delay_s >= MIN_DELAY_S
-        assert earliest.read(0, epoch=told["epoch"]) == NextSegment(0, epoch=told["epoch"], restarted=True)
-        assert Driver("128@3").answer(200, closed="terminated", **told) == End(told["latest"])
-        error = stopped(Driver("128@3", on_lag=OnLag.FAIL).answer(200, closed="terminated", **told))
+        assert earliest.read(0, epoch=headers["epoch"]) == NextSegment(0, epoch=headers["epoch"], restarted=True)
+        assert Driver("128@3").answer(200, closed="terminated", **headers) == End(headers["latest"])
+        error = stopped(Driver("128@3", on_lag=OnLag.FAIL).answer(200, closed="terminated", **headers))
         assert isinstance(error, SegmentMissing)
         assert error.detail.startswith("the channel has another life")
 
     @pytest.mark.parametrize(
-        ("start", "told"),
+        ("start", "headers"),
         [
             ("128@3", {"latest": 128, "epoch": 3}),
             ("128@3", {"latest": 0, "epoch": 4}),
@@ -370,10 +370,12 @@ class TestResuming:
         ],
         ids=["the same life", "nothing in it", "no epoch", "no head", "a number"],
     )
-    def test_an_end_that_tells_of_no_other_life_is_the_end(self, start: AnyStart | str, told: dict[str, int]) -> None:
+    def test_an_end_that_tells_of_no_other_life_is_the_end(
+        self, start: AnyStart | str, headers: dict[str, int]
+    ) -> None:
         """Also on a server without epochs, whose head may go back for a moment: nothing is read twice."""
         driver = Driver(start, on_lag=OnLag.EARLIEST)
-        assert driver.answer(200, seq=128, content_length=0, closed="terminated", **told) == End()
+        assert driver.answer(200, seq=128, content_length=0, closed="terminated", **headers) == End()
 
     def test_another_life_that_is_forgotten_is_not_asked_for(self) -> None:
         """Its name is not known any more; only how much there was."""

@@ -232,21 +232,21 @@ def _is_outage(event: Reply | str) -> bool:
 
 
 def _answer(reply: Reply, ask: Ask) -> Answer:
-    told = dict(reply.headers)
+    headers = dict(reply.headers)
     if ask.seq is None and reply.honest_seq:
-        told.setdefault(wire.LATEST, "7")
+        headers.setdefault(wire.LATEST, "7")
     if reply.epoch is not None:
-        told[wire.EPOCH] = str(reply.epoch)
+        headers[wire.EPOCH] = str(reply.epoch)
     if reply.ahead is not None:
         head = max(0, (ask.seq or 0) + reply.ahead)
-        told[wire.LATEST] = str(head)
+        headers[wire.LATEST] = str(head)
         if reply.kept is not None:
-            told[wire.EARLIEST] = str(max(0, head - reply.kept))
+            headers[wire.EARLIEST] = str(max(0, head - reply.kept))
     if ask.seq is not None and reply.honest_seq:
-        told[wire.SEQ] = str(ask.seq if ask.seq >= 0 else 7)
+        headers[wire.SEQ] = str(ask.seq if ask.seq >= 0 else 7)
     if reply.closed:
-        told[wire.CLOSED] = wire.TERMINATED
-    return Answer.read(reply.status, [(name.encode(), value.encode()) for name, value in told.items()])
+        headers[wire.CLOSED] = wire.TERMINATED
+    return Answer.read(reply.status, [(name.encode(), value.encode()) for name, value in headers.items()])
 
 
 @st.composite
@@ -408,15 +408,15 @@ class FastChannel:
             assert self.tells or seq == wire.SEQ_CURRENT, "the reference server breaks the connection"
             seq = max(head + seq + 1, head - self.kept)
         assert seq <= head, "the reader knows no segment that is not there"
-        told: dict[str, int] = {wire.SEQ: seq, wire.LATEST: head}
+        headers: dict[str, int] = {wire.SEQ: seq, wire.LATEST: head}
         status = 200
         if seq == head:
             now = max(now, (seq + 1 - 1000) / self.rate)
         elif seq < head - self.kept:
             status = 470
             if self.tells:
-                told |= {wire.EARLIEST: head - self.kept, wire.NEXT: head - self.kept}
-        return Answer.read(status, [(name.encode(), b"%d" % value) for name, value in told.items()]), now
+                headers |= {wire.EARLIEST: head - self.kept, wire.NEXT: head - self.kept}
+        return Answer.read(status, [(name.encode(), b"%d" % value) for name, value in headers.items()]), now
 
 
 fast_channels = st.builds(
