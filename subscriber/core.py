@@ -544,6 +544,9 @@ class Cursor:
             is_past = seq > first_of(answer)  # that numbering has had segments before, which are new to the reader
             if self._on_lag is OnLag.FAIL or (self._begins_at_first(answer) and is_past):
                 return self._another_life(seq, answer, rng)
+        latest = answer.natural(wire.LATEST) or 0
+        if is_other:
+            numbering.head = latest  # that of the numbering before may be far higher
         gap = numbering.take(seq, epoch, life, empty=answer.empty, is_other=is_other, follows=self._follows)
         outcome = NextSegment(
             seq,
@@ -555,7 +558,7 @@ class Cursor:
             size_at_start=answer.natural(wire.SIZE),
             truncated=answer.headers.get(wire.TRUNCATED),
             empty=answer.empty,
-            lag=max(0, (answer.natural(wire.LATEST) or 0) - seq - 1),
+            lag=max(0, latest - seq - 1),
             delay_s=self._retries.delay_s(rng) if self._hold else 0.0,
         )
         self._channel_seen = self._follows = True

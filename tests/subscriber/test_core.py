@@ -1258,6 +1258,13 @@ class TestLives:
         assert self.at().answer(200, latest=3, life="b:0", **headers) == End(3)
         assert self.at().answer(200, latest=3, life="a:0", **headers) == End(0)
 
+    def test_the_head_of_the_old_numbering_is_forgotten_with_it(self) -> None:
+        """A slow reader of 200 segments goes over to a numbering that ends at 6: it has missed nothing at the end."""
+        driver = self.at()
+        driver.read(5, latest=200, epoch=1, life="a:0")
+        driver.read(6, latest=7, epoch=2, life="b:0")
+        assert driver.answer(404, latest=7, epoch=2, life="b:0", closed="terminated") == End(0)
+
     def test_what_is_no_name_is_not_there(self) -> None:
         """A header that nobody can read changes nothing."""
         assert self.at().read(5, epoch=1, life="b:x").life is None
