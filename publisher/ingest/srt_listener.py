@@ -39,7 +39,7 @@ T = TypeVar("T")
 
 
 def parse_address(url: str) -> partial[SrtSocket]:
-    """Read ``srt://HOST:PORT``, with :data:`OPTIONS` as its query; what is returned listens there.
+    """Read ``srt://HOST:PORT``, with :data:`OPTIONS` as its query; the result listens there.
 
     Raises:
         InvalidInput: an option cannot be used.
