@@ -8,7 +8,7 @@ import shutil
 import subprocess
 from collections import Counter
 from collections.abc import AsyncIterator, Callable, Iterator, Set
-from contextlib import asynccontextmanager, contextmanager
+from contextlib import ExitStack, asynccontextmanager, contextmanager, suppress
 from fnmatch import fnmatchcase
 from itertools import count
 from pathlib import Path
@@ -19,6 +19,7 @@ import pytest
 
 from tests.app.data_plane.test_players import Live
 from tests.support.local import LocalServer, local_server
+from tests.support.peers import Peer, fake_server, run
 from tests.support.ports import free_port
 from tests.support.waiting import WITHIN_S, eventually
 from tricklecast import Publisher, Subscriber
@@ -418,6 +419,33 @@ def broken(proxy: int, only: str, explained: Set[str] = frozenset()) -> set[str]
 def test_chunks_are_not_split(proxy: int) -> None:
     """Clients that take each chunk for a message get whole ones."""
     assert not broken(proxy, "read/*-is-not-split")
+
+
+def test_nginx_reads_more_of_a_published_chunk_than_its_default_holds(tmp_path: Path) -> None:
+    """It passed on 8 KiB at a time, and readers got those as chunks that did not reach the server together."""
+    passed_on: list[bytes] = []
+
+    async def answers(peer: Peer) -> None:
+        with suppress(asyncio.IncompleteReadError):  # the proxy has ended
+            while True:
+                if (await peer.head()).method == "POST":
+                    passed_on.extend(await peer.body())
+                await peer.answer(200)
+
+    async def main() -> None:
+        port = free_port()
+        async with fake_server(answers) as fake:
+            text = configuration("nginx", port, httpx.URL(fake.base).port or 0)
+            with ExitStack() as proxied:
+                await asyncio.to_thread(proxied.enter_context, running("nginx", port, tmp_path, text))
+                async with connected(port) as publisher:
+                    publisher.ask("POST", "/trickle/c/0", "Transfer-Encoding: chunked")
+                    publisher.writer.write(b"8000\r\n%b\r\n" % bytes(32_768) * 8 + b"0\r\n\r\n")
+                    assert (await publisher.answer())[0] == 200
+
+    run(main)
+    assert sum(map(len, passed_on)) == 8 * 32_768
+    assert max(map(len, passed_on)) > 16_384
 
 
 @pytest.mark.long
