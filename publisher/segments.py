@@ -11,9 +11,9 @@ from __future__ import annotations
 
 from collections import defaultdict, deque
 from collections.abc import Callable
-from dataclasses import dataclass, field, replace
+from dataclasses import replace
 from functools import partial
-from typing import Final, TypeAlias, assert_never
+from typing import Final, assert_never
 
 import anyio
 
@@ -31,6 +31,7 @@ from tricklecast.publisher.events import (
     SegmentPublished,
 )
 from tricklecast.publisher.requests import Requests
+from tricklecast.publisher.uploads import Carriers, InFlight, StartTask, Upload
 from tricklecast.trickle import wire
 from tricklecast.trickle.client.exchange import Answer, ExchangeOutcome, Lost
 from tricklecast.trickle.client.retry import Stop
@@ -46,10 +47,6 @@ from tricklecast.trickle.errors import (
 MAX_IN_FLIGHT: Final = 1000
 """Segments that may wait for the server, however small they are: each takes some kilobytes besides its bytes."""
 
-MAX_REQUESTS: Final = 4
-"""Requests that are under way, or wait for their turn, at the same time. The server takes a segment only up to one
-beyond its head, so further ones have to wait in any case; a task for each would cost more than its segment."""
-
 GIVE_UP_S: Final = 5.0
 """How long the server is given to hear that a segment was given up. It finds out by itself after about as long."""
 
@@ -60,71 +57,10 @@ MAX_UNSEEN: Final = 1000
 """Failed segments that are remembered until the end, in case the program does not ask for their result."""
 
 
-class Upload:
-    """The requests for one seq, one after the other, the first of which most often begins as a preconnect."""
-
-    def __init__(self, ticket: Ticket, body: Body, turn: int) -> None:
-        self.ticket = ticket
-        self.body = body
-        self.turn = turn  # its place among all uploads, whatever numbers they get
-        self.scope: anyio.CancelScope | None = None  # of the carrier that carries it now
-        self.is_cut = False
-        self.stands_in = False  # it ends without a byte, in place of a segment that was given up
-        self.waits = True  # no carrier has had it yet, and it is to get one
-        self.is_carried = False  # a request is being made
-        self.stay: anyio.CancelScope | None = None  # cancelling it cuts this attempt off: another one follows
-        self.segment: InFlight | None = None  # None while it is a preconnect
-        self.touched = False  # something of it has been handed to a connection
-        self.resting = False  # it has to be made again, and nothing of that has been handed to a connection yet
-
-    def cut(self) -> None:
-        """Cut the request off, or let there be none."""
-        self.is_cut = True
-        if self.scope is not None:
-            self.scope.cancel()
-
-
-@dataclass(slots=True, eq=False)
-class InFlight:
-    """A segment from its beginning on. Its writer says what comes of it, :class:`Segments` what becomes of it."""
-
-    entered_at: float
-    is_told: bool  # events say that it begins and is published
-    ended_at: float = 0.0  # when its writer ended it; 0: it has not
-    left: bool = False  # its writer has ended it or cut it off
-    upload: Upload | None = None  # its request, once there is something to send
-    has_number: bool = True  # that of its request, unless it was given up: then another segment may have got it
-    first_byte_s: float | None = None  # as in a receipt
-    result: Receipt | Exception | None = None  # None while it is neither published nor lost
-    done: Notifier = field(default_factory=Notifier)  # there is a result
-    is_seen: bool = False  # the program knows the result
-    asking: int = 0  # tasks that wait for the result
-
-    @property
-    def seq(self) -> int | None:
-        """Its number; ``None`` before there is something to send, and if another segment may have got it."""
-        return self.upload.ticket.seq if self.upload is not None and self.has_number else None
-
-    @property
-    def handed(self) -> int:
-        """Bytes that were handed over."""
-        return 0 if self.upload is None else self.upload.body.handed
-
-    def check(self) -> None:
-        """Raise why the segment failed, if it did."""
-        if isinstance(self.result, Exception):
-            self.is_seen = True
-            raise self.result
-
-
 def _hold(segment: InFlight) -> int:
     """How much of a connection a segment has: nothing, one that is being made, or one that has taken bytes of it."""
     upload = segment.upload
     return 0 if upload is None or not upload.is_carried else 1 + (upload.touched and not upload.resting)
-
-
-StartTask: TypeAlias = Callable[..., object]
-"""Starts a background task: ``TaskGroup.start_soon``."""
 
 
 class Segments:
@@ -163,13 +99,8 @@ class Segments:
         self.most = MAX_IN_FLIGHT  # segments that may wait
         self._pending: list[InFlight] = []
         self._ahead: list[Upload] = []  # preconnects, by seq
-        self._queued: deque[Upload] = deque()  # requests of segments that wait for others' tasks to end, by seq
-        self._carriers = 0  # tasks that carry requests, one after the other
-        self._carried = 0  # requests that have a carrier, or are due for one
-        self._carrying: set[Upload] = set()  # requests that have a carrier
         self._turns = 0  # uploads so far
-        self._due: deque[Upload] = deque()  # the latter
-        self._free: list[Notifier] = []  # of carriers that wait for a request
+        self._carriers = Carriers(self._carry)
         self._entering: deque[Notifier] = deque()  # of tasks that wait for room; the first one enters next
         self._unseen: deque[InFlight] = deque()  # failed; at most MAX_UNSEEN
         self.forgotten = 0  # older ones of them whose writers did not know it
@@ -319,7 +250,7 @@ class Segments:
         upload = segment.upload
         if upload is not None and segment.result is None:
             if upload.waits and gap:
-                self._remove(upload)
+                self._carriers.remove(upload)
                 self._plan.numbering.settle(upload.ticket.seq, closed=False)
                 upload.body.stop()
             elif upload.waits and self._close_up(upload):
@@ -423,7 +354,7 @@ class Segments:
             if upload is not spare:
                 self._ahead.remove(upload)
                 if upload.waits:  # its number is free again: the next segment may get it
-                    self._remove(upload)
+                    self._carriers.remove(upload)
                 upload.cut()
 
     def fail(self, error: Exception) -> None:
@@ -467,38 +398,22 @@ class Segments:
         A number for which there is no request would hold those behind it up, for as long as an older segment is open.
         Returns ``False``, and changes no number, if others are numbered behind those that wait.
         """
-        waiting = [*self._due, *self._queued]
+        waiting = self._carriers.waiting
         while waiting[-1].segment is None:  # a preconnect, which is opened again
             last = waiting.pop()
             if not self._plan.hand_back(last.ticket):
                 return False
-            self._remove(last)
+            self._carriers.remove(last)
             if last in self._ahead:
                 self._ahead.remove(last)
         if not self._plan.hand_back(waiting[-1].ticket):
             return False
-        self._remove(upload)
+        self._carriers.remove(upload)
         behind = waiting[waiting.index(upload) :]
         places = [(one.ticket.seq, one.ticket.reset) for one in behind[:-1]]
         for one, place in zip(behind[1:], places, strict=True):
             one.ticket.seq, one.ticket.reset = place
         return True
-
-    def _remove(self, upload: Upload) -> None:
-        """Take out one that waits."""
-        upload.waits = False
-        if upload in self._due:
-            self._due.remove(upload)
-            self._carried -= 1
-            self._take_next()
-        else:
-            self._queued.remove(upload)
-
-    def _take_next(self) -> None:
-        """A carrier has nothing to do: the first one of the queue is due."""
-        if self._queued:
-            self._carried += 1
-            self._due.append(self._queued.popleft())
 
     def _regain(self, upload: Upload, *, gap: bool) -> bool:
         """Take a request to which nothing was handed over from its segment; ``False`` if it has to be cut off.
@@ -526,42 +441,11 @@ class Segments:
         assert self._start is not None, "the publisher is open"
         self._turns += 1
         upload = Upload(self._plan.take(), Body(self._buffer), self._turns)
-        if self._carried < MAX_REQUESTS:
-            self._carry_soon(upload)
-        else:
-            upload.body.rest()
-            self._queued.append(upload)
+        self._carriers.add(upload, self._start)
         return upload
 
-    def _carry_soon(self, upload: Upload) -> None:
-        assert self._start is not None, "the publisher is open"
-        self._carried += 1
-        self._due.append(upload)
-        if self._free:
-            self._free.pop().notify()
-        elif self._carriers < self._carried:
-            self._carriers += 1
-            self._start(self._carrier)
-
-    async def _carrier(self) -> None:
-        """Carry what is due, one request after the other; never returns."""
-        woken = Notifier()
-        while True:
-            is_cut = False
-            with anyio.CancelScope() as scope:  # one for each request would cost more than what it sends
-                while not is_cut:
-                    if self._due:
-                        upload = self._due.popleft()
-                        await self._carry(upload, scope)
-                        is_cut = upload.is_cut  # and the scope with it
-                    else:
-                        self._free.append(woken)
-                        await woken.wait()
-
-    async def _carry(self, upload: Upload, scope: anyio.CancelScope) -> None:
+    async def _carry(self, upload: Upload) -> None:
         """Make the requests for one seq until its segment was published or lost."""
-        upload.scope, upload.waits = scope, False
-        self._carrying.add(upload)
         try:
             while not upload.is_cut and (self._may_begin(upload) or await self._admitted(upload)):
                 if not self._begin(upload) or not await self._attempt(upload):
@@ -569,16 +453,12 @@ class Segments:
         except Exception as error:
             self.fail(error)
         finally:
-            upload.scope = None
             upload.body.stop()
             if upload in self._ahead:
                 self._ahead.remove(upload)
             if upload.segment is not None and upload.segment.result is None:
                 self._settle(upload.segment, self.error or ClosedHere("the segment was cut off"))
             upload.segment = None  # no cycle: the collector of garbage has nothing to do for segments
-            self._carrying.discard(upload)
-            self._carried -= 1
-            self._take_next()
             self._notify()
 
     async def _admitted(self, upload: Upload) -> bool:
@@ -708,7 +588,7 @@ class Segments:
             self._report(Renumbered(ticket.seq, seq))
             return
         waiting = [upload]
-        for other in (*self._carrying, *self._due, *self._queued):
+        for other in (*self._carriers.carrying, *self._carriers.waiting):
             stays = (other.ticket.exposed or other.ticket.final) and numbering.is_in_line(other.ticket.seq)
             if other.turn > upload.turn and not (other.is_carried or other.is_cut or stays):
                 waiting.append(other)
@@ -719,7 +599,7 @@ class Segments:
             one.ticket = ticket.again(number) if one is upload else replace(one.ticket, seq=number, exposed=False)
             if number != old and (one is upload or one.touched):
                 self._report(Renumbered(old, number))
-        self._queued = deque(sorted(self._queued, key=lambda one: one.ticket.seq))
+        self._carriers.sort()
 
     async def _is_stored(self, upload: Upload) -> bool:
         """Whether the server has all of a segment."""

@@ -5,7 +5,8 @@ from __future__ import annotations
 from types import TracebackType
 
 from tricklecast.publisher.core import Receipt
-from tricklecast.publisher.segments import InFlight, Segments
+from tricklecast.publisher.segments import Segments
+from tricklecast.publisher.uploads import InFlight
 from tricklecast.trickle.errors import ClosedHere, LocalProtocolError, as_bytes
 
 

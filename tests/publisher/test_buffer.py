@@ -14,7 +14,7 @@ from tests.support.local import local_server
 from tests.support.peers import Head, Peer, fake_server, run
 from tests.support.waiting import until
 from tricklecast import Publisher, Subscriber
-from tricklecast.publisher import client, segments
+from tricklecast.publisher import client, segments, uploads
 from tricklecast.trickle import errors
 
 
@@ -291,7 +291,7 @@ def test_the_number_of_segments_that_wait_is_bounded() -> None:
                 made.append(segment)
             statistics = pub.statistics()
             assert (statistics.in_flight, statistics.dropped) == (segments.MAX_IN_FLIGHT, 10)
-            await until(lambda: pub._segments._carried <= segments.MAX_REQUESTS)
+            await until(lambda: len(pub._segments._carriers.carrying) <= uploads.MAX_REQUESTS)
             trickle.back.set()
             dropped = 0
             for segment in made:

@@ -21,7 +21,7 @@ from tests.support.local import LocalServer, local_server
 from tests.support.peers import fake_server, run
 from tests.support.waiting import WITHIN_S, until
 from tricklecast import testing
-from tricklecast.publisher import Publisher, SegmentWriter, segments
+from tricklecast.publisher import Publisher, SegmentWriter, uploads
 from tricklecast.publisher.events import PublisherEvent, Renumbered, SegmentLost
 from tricklecast.subscriber import Subscriber
 from tricklecast.trickle import errors, wire
@@ -535,7 +535,7 @@ def test_what_stands_for_a_segment_that_was_given_up_is_not_published_elsewhere(
             second.abort()
             given_up.set()
             assert [(await one.end()).seq for one in (third, first)] == [2, 0]
-            await until(lambda: pub._segments._carried == 0)
+            await until(lambda: not (pub._segments._carriers.carrying or pub._segments._carriers.waiting))
             assert pub.statistics().retries == 0
         assert not [event for event in seen if isinstance(event, Renumbered)]
 
@@ -601,7 +601,7 @@ def test_a_segment_that_is_cut_off_as_its_pause_ends_is_not_sent(monkeypatch: py
                 one.write_nowait(b"x")
                 one.end_nowait()
             assert [await fate(one) for one in made[1:]] == [1, *range(3, 9)]
-            await until(lambda: pub._segments._carried == 0)
+            await until(lambda: not (pub._segments._carriers.carrying or pub._segments._carriers.waiting))
             assert trickle.stored.keys() == {str(seq) for seq in (1, *range(3, 9))}
             assert pub.statistics().buffered_bytes == 0
 
@@ -776,7 +776,7 @@ def test_tasks_that_carry_requests_are_few(server: LocalServer) -> None:
                 segment = await pub.begin()
                 segment.write_nowait(b"x")
                 segment.abort()
-            assert pub._segments._carriers <= segments.MAX_REQUESTS
+            assert pub._segments._carriers._tasks <= uploads.MAX_REQUESTS
             assert (await pub.publish(b"next")).seq == 0
 
     run(main())
