@@ -63,7 +63,6 @@ NOWHERE = f"http://127.0.0.1:{unused_port()}/trickle/cam"
         (["clip", NOWHERE, "-o", "out.ts", "--since", "1m"], 2, "it ends with .mp4"),
         (["clip", NOWHERE, "-o", "a.mp4", "--since", "1m", "--until", "2999-01-01"], 2, "that time is to come"),
         (["gateway", "webrtc", "http://host/", "--stun", "host"], 2, "use stun:HOST:PORT"),
-        (["gateway", "webrtc", "http://host/", "--listen", "192.0.2.1:1"], 1, "192.0.2.1:1: Cannot assign requested"),
         (["ingest", "rtmp://:0", "--to", "http://host/", "--keys", "/no/such/file"], 2, "--keys: cannot read"),
         (["ingest", "srt://:9000?pkt_size=1316", "--to", "http://host/"], 2, "for ADDRESS: for many streams"),
         (["channels", "host"], 2, "it must begin with http:// or https://"),
