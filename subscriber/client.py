@@ -403,7 +403,7 @@ class Subscriber:
             self._is_iterated = False
         match outcome:
             case NextSegment() as begun:
-                return self._advance(begun, pending)
+                return self._hand_out(begun, pending)
             case End(gap):
                 place = self.position
                 first = 0 if place is None else place.seq
@@ -438,7 +438,7 @@ class Subscriber:
         self._monitor.emit(Failed(error))
         return error
 
-    def _advance(self, begun: NextSegment, pending: Preconnect) -> Segment:
+    def _hand_out(self, begun: NextSegment, pending: Preconnect) -> Segment:
         assert pending.answer is not None
         assert self._requests is not None
         assert self._home is not None
