@@ -11,8 +11,7 @@ import pytest
 
 from tests.subscriber.fake import Exchange, FakeServer, Handler, fake, run, timed
 from tests.subscriber.test_client import Slept, collect
-from tricklecast.subscriber import Subscriber
-from tricklecast.subscriber import events as told
+from tricklecast.subscriber import Subscriber, events
 
 
 @asynccontextmanager
@@ -60,7 +59,7 @@ def test_a_segment_goes_on_at_another_node(later: str, monkeypatch: pytest.Monke
             exchange.abort()
 
     first_asked: list[Exchange] = []
-    noted: list[told.SubscriberEvent] = []
+    noted: list[events.SubscriberEvent] = []
 
     async def main() -> None:
         options = {"stall_timeout_s": 0.05, "refresh_s": 0.05, "on_event": noted.append}
@@ -71,7 +70,7 @@ def test_a_segment_goes_on_at_another_node(later: str, monkeypatch: pytest.Monke
             assert await collect(subscriber) == []
 
     run(main)
-    resumed = [event.bytes_read for event in noted if isinstance(event, told.SegmentResumed)]
+    resumed = [event.bytes_read for event in noted if isinstance(event, events.SegmentResumed)]
     assert resumed == [5] * (later == "cut")  # silence is no cut
 
 
@@ -150,7 +149,7 @@ def test_a_reader_that_is_sent_away_reads_on_at_another_node() -> None:
     async def drains(exchange: Exchange) -> None:
         await exchange.text(503, "Draining", Retry_After=300)
 
-    noted: list[told.SubscriberEvent] = []
+    noted: list[events.SubscriberEvent] = []
 
     async def main() -> None:
         async with reading(drains, holds, on_event=noted.append) as (subscriber, first, second):
@@ -159,6 +158,6 @@ def test_a_reader_that_is_sent_away_reads_on_at_another_node() -> None:
             assert subscriber.statistics().retries == 1
 
     run(main)
-    (moved,) = [event for event in noted if isinstance(event, told.Retrying)]
+    (moved,) = [event for event in noted if isinstance(event, events.Retrying)]
     assert "Draining" in str(moved.error)
     assert moved.delay_s < 1

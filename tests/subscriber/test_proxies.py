@@ -114,9 +114,9 @@ def test_a_body_that_ended_too_early_is_read_on() -> None:
 
 
 @pytest.mark.parametrize(
-    ("at_start", "told", "size"), [(4, "8", 8), (2, "2", 2), (9, "4", 9)], ids=["longer", "shorter", "at its start"]
+    ("at_start", "at_end", "size"), [(4, "8", 8), (2, "2", 2), (9, "4", 9)], ids=["longer", "shorter", "at its start"]
 )
-def test_a_segment_of_another_size_than_the_server_tells_is_broken(at_start: int, told: str, size: int) -> None:
+def test_a_segment_of_another_size_than_the_server_tells_is_broken(at_start: int, at_end: str, size: int) -> None:
     """Something between has lost or added bytes: it is asked for once more, and is no whole segment."""
 
     async def handler(exchange: Exchange) -> None:
@@ -124,7 +124,7 @@ def test_a_segment_of_another_size_than_the_server_tells_is_broken(at_start: int
             return await ended(exchange)
         await exchange.begin(0, epoch=1, life="a:0", size=at_start)
         await exchange.chunk(b"data")
-        await exchange.end(size=told)
+        await exchange.end(size=at_end)
 
     async def main() -> None:
         async with subscribed(handler, start=0) as (subscriber, server):

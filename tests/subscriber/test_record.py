@@ -55,13 +55,13 @@ def stored(path: Path) -> list[tuple[int, bytes, int]]:
 def test_a_channel_is_in_the_folder(server: LocalServer, channel: RemoteChannel, tmp_path: Path) -> None:
     """Each segment is a file of the right kind, told as it comes, and summed up at the end."""
     channel.end()
-    told: list[Entry] = []
+    entries: list[Entry] = []
 
     async def main() -> Recording:
-        return await record(url_of(server, channel), tmp_path, start="earliest", on_segment=told.append)
+        return await record(url_of(server, channel), tmp_path, start="earliest", on_segment=entries.append)
 
     got = run(main)
-    assert got == Recording(5, 300_016, 0, 0, 0, 0, Position(5, 1, told[-1].numbering))
+    assert got == Recording(5, 300_016, 0, 0, 0, 0, Position(5, 1, entries[-1].numbering))
     assert stored(tmp_path) == [
         (0, b"zero", 0),
         (1, b"one" * 100_000, 0),
@@ -69,8 +69,8 @@ def test_a_channel_is_in_the_folder(server: LocalServer, channel: RemoteChannel,
         (3, b"three", 0),
         (4, b"four", 0),
     ]
-    assert told == read_index(tmp_path)
-    assert told[0].file == "life1/00000000.ts"
+    assert entries == read_index(tmp_path)
+    assert entries[0].file == "life1/00000000.ts"
     assert b'"kind": "ended"' in (tmp_path / INDEX).read_bytes()
 
 
@@ -126,10 +126,10 @@ def test_a_reborn_channel_is_another_life(server: LocalServer, channel: RemoteCh
     channel.create("video/mp2t")
     channel.publish(0, b"new")
 
-    def told(entry: Entry) -> None:
+    def on_segment(entry: Entry) -> None:
         channel.end()
 
-    run(lambda: record(url_of(server, channel), tmp_path, on_segment=told))
+    run(lambda: record(url_of(server, channel), tmp_path, on_segment=on_segment))
     entries = read_index(tmp_path)
     assert [(entry.seq, entry.life, entry.epoch) for entry in entries] == [(3, 1, 1), (4, 1, 1), (0, 2, 2)]
     assert entries[-1].restarted
@@ -159,7 +159,7 @@ def test_a_folder_in_use_is_refused(server: LocalServer, channel: RemoteChannel,
 
         async with anyio.create_task_group() as group:
 
-            def told(entry: Entry) -> None:
+            def on_segment(entry: Entry) -> None:
                 if entry.seq == 4:
                     group.start_soon(second)
                     group.start_soon(end)
@@ -168,7 +168,7 @@ def test_a_folder_in_use_is_refused(server: LocalServer, channel: RemoteChannel,
                 await until(lambda: refused)
                 group.cancel_scope.cancel()
 
-            await record(url_of(server, channel), tmp_path, start=0, on_segment=told)
+            await record(url_of(server, channel), tmp_path, start=0, on_segment=on_segment)
         assert refused
 
     run(main)

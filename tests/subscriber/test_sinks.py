@@ -110,11 +110,11 @@ class TestFiles:
     def test_a_full_disk_is_said_so(self, tmp_path: Path, room: int) -> None:
         """With how much the file has."""
         path = tmp_path / "out.ts"
-        told = " after 3 bytes" if room else ""
+        kept = " after 3 bytes" if room else ""
 
         async def main() -> None:
             async with FileSink(path) as sink:
-                with pytest.raises(SinkFailed, match=f"cannot write to {path}{told}: File too large"):
+                with pytest.raises(SinkFailed, match=f"cannot write to {path}{kept}: File too large"):
                     await sink.write(b"four")
 
         before = resource.getrlimit(resource.RLIMIT_FSIZE)  # Python ignores the signal that comes with it
