@@ -117,6 +117,7 @@ class PublishingOptions(TypedDict, total=False):
     buffer_bytes: int
     buffer_s: float
     outage_s: float | None
+    wait_for_server_s: float | None
     idle_rotation_s: float | None
     headers: Mapping[str, str] | None
     verify: ssl.SSLContext | bool
@@ -173,9 +174,11 @@ class Publisher:
             connection breaks.
         buffer_s: how long a segment may wait.
         outage_s: how long a server that was there is waited for while it is away, in seconds; ``None``: for ever, and
-            however often it says that it cannot take segments now. A server that cannot be reached at the beginning
-            is not waited for, whatever this is: most likely the URL is wrong. :meth:`open` raises ``ConnectionLost``
-            at once; to wait for the server, make another publisher after a pause.
+            however often it says that it cannot take segments now.
+        wait_for_server_s: how long :meth:`open` waits for a server that cannot be reached at the beginning, in seconds,
+            and up to one pause (4 s, after a minute 10 s) longer; ``None``: for ever. Without, it raises
+            ``ConnectionLost`` at once: most likely the URL is wrong. If ``start`` is a number, nothing is asked there,
+            and the first segment waits, or raises.
         when_full: what happens when the buffer is full, or 1,000 segments wait. ``"wait"``: entering a segment waits
             for room, at most ``buffer_s`` (:exc:`~tricklecast.trickle.errors.PublisherFull`). ``"drop"``, for live
             media: the oldest segments are given up, and those that ended more than ``buffer_s`` ago; the ones that a
@@ -211,6 +214,7 @@ class Publisher:
         buffer_bytes: int = BUFFER_BYTES,
         buffer_s: float = BUFFER_S,
         outage_s: float | None = RECONNECT_S,
+        wait_for_server_s: float | None = 0.0,
         when_full: Literal["wait", "drop"] = "wait",
         idle_rotation_s: float | None = None,
         headers: Mapping[str, str] | None = None,
@@ -223,6 +227,7 @@ class Publisher:
         check_number("buffer_bytes", buffer_bytes, at_least=0, whole=True)
         check_number("buffer_s", buffer_s, above=0)
         check_number("outage_s", outage_s, at_least=0, or_none=True)
+        check_number("wait_for_server_s", wait_for_server_s, at_least=0, or_none=True)
         if when_full not in ("drop", "wait"):
             raise InvalidInput(f"when_full is 'wait' or 'drop', not {when_full!r}")
         check_number("idle_rotation_s", idle_rotation_s, above=0, or_none=True)
@@ -233,7 +238,13 @@ class Publisher:
         urls = channel_urls(url)
         self.url = urls[0]
         nodes = Nodes(urls, Random(), follows=True)
-        self._plan = Plan(parse_start(start), rng=Random(), name=os.urandom(16).hex(), outage_s=outage_s)
+        self._plan = Plan(
+            parse_start(start),
+            rng=Random(),
+            name=os.urandom(16).hex(),
+            outage_s=outage_s,
+            wait_s=wait_for_server_s,
+        )
         self._idle_rotation_s = idle_rotation_s
         self._buffer_s = buffer_s
         self._http = TrickleClient(

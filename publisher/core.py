@@ -235,7 +235,7 @@ class Plan:
         name: begins every ``Idempotency-Key`` and names the numbering; must be unique among publishers.
         rng: where jitter comes from.
         budget: as for :class:`~tricklecast.trickle.client.retry.Retries`.
-        outage_s: its ``reconnect_s``.
+        outage_s, wait_s: its ``reconnect_s`` and ``wait_s``.
 
     Attributes:
         numbering: hands out seqs.
@@ -254,6 +254,7 @@ class Plan:
         name: str = "",
         budget: RetryBudget | None = None,
         outage_s: float | None = RECONNECT_S,
+        wait_s: float | None = 0.0,
     ) -> None:
         self.error: TrickleError | None = None
         self.trouble: TrickleError | None = None
@@ -265,7 +266,7 @@ class Plan:
         self._keys = 0  # number of keys that were made
         self._life = ""  # the numbering, as Lp-Trickle-Life names it; empty until the first seq is known
         self._rng = rng
-        self._retries = Retries(budget=budget, reconnect_s=outage_s)
+        self._retries = Retries(budget=budget, reconnect_s=outage_s, wait_s=wait_s)
         self._held = False  # a refusal was counted; those of other requests cost nothing more until the next request
         self._reached = False  # a request has reached the server
         self._published = False  # the server has taken a segment
@@ -307,7 +308,7 @@ class Plan:
 
     def begin(self, ticket: Ticket) -> None:
         """The first byte of a segment, or its end, was handed to a connection."""
-        self._reached = True
+        self._reach()
         self.numbering.flow(ticket.seq)
 
     def on_next(self, outcome: ExchangeOutcome, now: float) -> Advance | RetryAfter | Stop:
@@ -537,7 +538,14 @@ class Plan:
         return Advance(error=error, drop=True)
 
     def _note(self, outcome: ExchangeOutcome) -> None:
-        self._reached |= not isinstance(outcome, Lost) or (outcome.connected and not outcome.waited_s)
+        if not isinstance(outcome, Lost) or (outcome.connected and not outcome.waited_s):
+            self._reach()
+
+    def _reach(self) -> None:
+        """There is a server. If it was waited for, that is over: what it does now has a time of its own."""
+        if not self._reached:
+            self._reached = True
+            self._retries.restart()
 
     def _may_begin(self, ticket: Ticket, outcome: ExchangeOutcome) -> bool:
         """Whether a channel that has ended can begin anew with this publisher's first segment: the server was not told
@@ -575,17 +583,20 @@ class Plan:
         if error is None:
             assert isinstance(outcome, Answer)
             return self._stop(error_for(outcome.status, outcome.headers, detail=outcome.detail))
-        # A server that was never reached is not waited for: most likely the URL is wrong. So it is if a server that has
-        # taken nothing yet says that another one takes the channel. Later it may have been promoted meanwhile.
+        # Most likely the URL is wrong if a server that has taken nothing yet says that another one takes the channel.
+        # Later it may have been promoted meanwhile.
         misled = isinstance(error, Refused) and error.elsewhere and not (self._published or self._retries.endless)
-        if not _may_retry(error) or not self._reached or misled:
+        if not _may_retry(error) or misled:
             return self._stop(error)
         self.trouble = error
         if isinstance(outcome, Lost):
             self.uncertain = True
             if outcome.connected and not outcome.waited_s and lived_s >= IDLE_S and not known:
                 self._retries.worked()  # a preconnect: replacing it is ordinary work
-            delay_s = self._retries.outlast(now, self._rng, known=known)
+            if self._reached:
+                delay_s = self._retries.outlast(now, self._rng, known=known)
+            else:  # most likely the URL is wrong: that has a limit of its own
+                delay_s = self._retries.wait(now, self._rng)
         else:
             self._held = True
             known |= lived_s >= IDLE_S

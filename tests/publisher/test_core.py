@@ -764,6 +764,26 @@ def test_the_first_connection_is_not_waited_for() -> None:
         assert not plan.owns_channel
 
 
+@pytest.mark.parametrize("wait_s", [30.0, None])
+def test_the_first_connection_may_be_waited_for(wait_s: float | None) -> None:
+    """With the delays of an outage, and a limit of its own."""
+    plan = Plan("resume", rng=TopRandom(), outage_s=0.0, wait_s=wait_s)
+    for now, delay_s in enumerate((0.25, 0.5, 1, 2, 4, 4)):
+        assert plan.on_next(lost(connected=False), float(now)) == RetryAfter(delay_s)
+    late = plan.on_next(lost(connected=False), 30.0)
+    assert late == RetryAfter(4) if wait_s is None else isinstance(late, Stop)
+    assert not plan.owns_channel
+
+
+def test_a_server_that_was_waited_for_has_time_to_fail() -> None:
+    """What it does once it is there begins a time of its own."""
+    plan = Plan("resume", rng=TopRandom(), outage_s=0.0, wait_s=30.0)
+    assert plan.on_next(lost(connected=False), 0.0) == RetryAfter(0.25)
+    assert plan.on_next(answer(200, Latest=3), 29.0) == Advance()
+    ticket = opened(plan)
+    assert plan.on_post(ticket, lost(), Progress(now=31.0)) == RetryAfter(0.25)
+
+
 def test_a_segment_given_up_leaves_its_number_behind() -> None:
     """Unless nothing of it was handed over, and nothing else has begun since."""
     plan, ticket = started()

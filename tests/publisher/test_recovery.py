@@ -22,7 +22,7 @@ from tests.support.peers import fake_server, run
 from tests.support.waiting import WITHIN_S, until
 from tricklecast import testing
 from tricklecast.publisher import Publisher, SegmentWriter, uploads
-from tricklecast.publisher.events import PublisherEvent, Renumbered, SegmentLost
+from tricklecast.publisher.events import PublisherEvent, Renumbered, Retrying, SegmentLost
 from tricklecast.subscriber import Subscriber
 from tricklecast.trickle import errors, wire
 from tricklecast.trickle.client.bridge import TrickleTransport
@@ -166,6 +166,35 @@ def test_live_media_goes_on_after_an_outage_in_which_much_was_dropped(server: Lo
             assert (await waiting).content == b""
 
     run(main())
+
+
+@pytest.mark.usefixtures("forked_servers")
+@pytest.mark.parametrize("start", ["resume", 5])
+def test_a_server_that_begins_later_is_waited_for(start: Any) -> None:
+    """It is asked for the position, or given the first segment, until it is there."""
+
+    async def main(server: testing.TestServer) -> None:
+        tried = anyio.Event()
+
+        def on_event(event: PublisherEvent) -> None:
+            if isinstance(event, Retrying):
+                tried.set()
+
+        async def publish() -> None:
+            async with publisher(server.url("late"), start=start, wait_for_server_s=None, on_event=on_event) as pub:
+                await pub.publish(b"whole")
+
+        with anyio.fail_after(WITHIN_S):
+            async with anyio.create_task_group() as tasks:
+                tasks.start_soon(publish)
+                await tried.wait()
+                await anyio.to_thread.run_sync(server.restart)
+            async with Subscriber(server.url("late"), start="earliest") as subscriber:
+                assert await (await anext(subscriber)).read() == b"whole"
+
+    with testing.server() as server:
+        server.stop()
+        run(main(server))
 
 
 @pytest.mark.usefixtures("forked_servers")
