@@ -22,6 +22,7 @@ from tests.publisher.media.clips import decode
 from tests.publisher.media.test_publisher import picture, read_all, sound
 from tests.support.local import local_server
 from tests.support.waiting import WITHIN_S, until
+from tricklecast import testing
 from tricklecast.media import (
     FrameReader,
     FrameStatistics,
@@ -32,6 +33,8 @@ from tricklecast.media import (
     frames,
     relay,
 )
+from tricklecast.publisher import Retrying
+from tricklecast.publisher.media.publisher import MediaEvent
 from tricklecast.subscriber import Subscriber
 from tricklecast.subscriber.check.probe import Probe
 from tricklecast.subscriber.check.rules import Level, judge
@@ -190,6 +193,30 @@ async def test_a_relay_that_reconnects_gives_each_life_of_the_source_one_of_the_
     assert counts.publisher is not None
     assert counts.publisher.segments >= 2
     assert counts.frames == counts.publisher.frames
+
+
+async def test_a_relay_that_reconnects_waits_for_its_target(source: str, caplog: pytest.LogCaptureFixture) -> None:
+    """Its server may come later; it is not asked anew with each picture."""
+    tried: list[Retrying] = []
+
+    def on_event(event: MediaEvent) -> None:
+        if isinstance(event, Retrying):
+            tried.append(event)
+
+    async def relayed(target: str) -> None:
+        await relay(source, target, lambda image: image, start=0, reconnect=True, on_event=on_event)
+
+    with testing.server() as server, anyio.fail_after(WITHIN_S):
+        target = server.url("target")
+        server.stop()
+        async with anyio.create_task_group() as tasks:
+            tasks.start_soon(relayed, target)
+            await until(lambda: len(tried) > 1)
+            await to_thread.run_sync(server.restart)
+            async with Subscriber(target, start=0, wait_for_channel_s=WITHIN_S) as viewer:
+                assert await (await anext(viewer)).read()
+            tasks.cancel_scope.cancel()
+    assert "begins anew" not in caplog.text
 
 
 async def test_a_relay_that_reconnects_outlives_the_end_of_its_target(

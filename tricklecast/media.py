@@ -144,6 +144,7 @@ async def relay(
     is_array = format is not None or options.get("size") is not None
     if reconnect:
         publisher.setdefault("outage_s", None)
+        publisher.setdefault("wait_for_server_s", None)
     called = _Called(function)
     async with frames(
         source, audio=sound, format=format, start=start, when_full="drop", reconnect=reconnect, **options
