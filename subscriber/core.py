@@ -480,9 +480,11 @@ class Cursor:
     def _no_channel(self, answer: Answer, now: float, rng: Random) -> Decision:
         error = answer.error(self._asked)
         if self._channel_seen and not self._retries.lost:
-            if not self.endless:
+            # A server that counts epochs tells for minutes that a channel has ended. One that does not know the channel
+            # was restarted, or a proxy has put it in the place of another: it is waited for as one that was away.
+            may_come = self.endless or self._numbering.epoch is not None
+            if not may_come or not self._retries.lose():
                 return Stop(error)
-            self._retries.lose()  # a reader without end waits for the channel as for a server that is away
         outcome = self._again(self._retries.wait(now, rng), error)
         if isinstance(error, ChannelNotFound) and not (self._channel_seen or self._waits_for_channel):
             error.hint = WAIT_HINT

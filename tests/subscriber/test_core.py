@@ -545,7 +545,7 @@ class TestReading:
         assert driver.answer(200, latest=4, closed="terminated") == End(gap=3)
 
     def test_404_after_a_segment_is_final(self) -> None:
-        """A channel that was there and is not any more is not asked for again, however long was to be waited."""
+        """The reference server forgets a channel at its end. No time to wait for one changes that."""
         driver = Driver(wait_for_channel_s=60)
         driver.read(0)
         assert isinstance(stopped(driver.answer(404)), ChannelNotFound)
@@ -915,6 +915,16 @@ class TestFailing:
         driver.now += RECONNECT_S - 0.1
         retry(driver.answer(404))
         driver.now += 0.1
+        assert isinstance(stopped(driver.answer(404)), ChannelNotFound)
+
+    def test_404_of_a_server_that_tells_ends_is_waited_for_a_little(self) -> None:
+        """Behind a proxy that swaps the server, no connection is lost: the publisher begins the channel there anew."""
+        driver = Driver()
+        driver.read(0, epoch=1)
+        retry(driver.answer(404))
+        assert driver.read(1, epoch=1).gap == 0
+        retry(driver.answer(404))
+        driver.now += RECONNECT_S
         assert isinstance(stopped(driver.answer(404)), ChannelNotFound)
 
     def test_how_long_is_a_setting(self) -> None:

@@ -128,8 +128,11 @@ class TestPeople:
         assert said.getvalue() == ""
         assert not (tmp_path / "out").exists()
 
-    def test_an_error_later_says_how_to_go_on(self, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    def test_an_error_later_says_how_to_go_on(
+        self, tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+    ) -> None:
         """What had come by then is in the file, and is counted."""
+        monkeypatch.setattr("tricklecast.subscriber.command.run.RECONNECT_S", 0.0)
 
         async def handler(exchange: Exchange) -> None:
             if exchange.tail == "0":
