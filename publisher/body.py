@@ -76,13 +76,13 @@ class Body:
         self.changes = Notifier()
         self._buffer = buffer
         self._chunks: deque[bytes] = deque()
-        self._let_go = 0
-        self._held_bytes = 0
+        self._let_go = 0  # chunks at the front that are held no more
+        self._held_bytes = 0  # with CHUNK_OVERHEAD for each chunk
         self.retains = True  # written chunks are kept for the next request
         self._sending: Sending | None = None
-        self._resting = False
-        self._stopped = False
-        self._writers = 0
+        self._resting = False  # no request will be under way for a while: chunks are only kept
+        self._stopped = False  # nobody takes chunks any more
+        self._writers = 0  # that were there before this one
 
     def send(self, begun: Callable[[], None] = lambda: None) -> Sending:
         """The body of the next request, from its start; an earlier request gets no more.

@@ -259,7 +259,7 @@ class Publisher:
             timeout=TIMEOUT._replace(connect=nodes.connect_s(CONNECT_S)),
         )
         self._report = PublisherReporter(on_event, self.url.channel, anyio.current_time)
-        self._requests = Requests(self._http, nodes, content_type, takeover=takeover)
+        self._requests = Requests(self._http, nodes, content_type, self._report, takeover=takeover)
         self._segments = Segments(
             self._plan,
             self._requests,

@@ -309,7 +309,7 @@ class Plan:
     def begin(self, ticket: Ticket) -> None:
         """The first byte of a segment, or its end, was handed to a connection."""
         self._reach()
-        self.numbering.flow(ticket.seq)
+        self.numbering.note_sent(ticket.seq)
 
     def on_next(self, outcome: ExchangeOutcome, now: float) -> Advance | RetryAfter | Stop:
         """The first ``GET /{channel}/next`` was answered or lost. After ``Advance``, the next seq is known."""

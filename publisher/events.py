@@ -17,6 +17,7 @@ a sentence; the same sentences go to the logger ``tricklecast.publisher``.
 from __future__ import annotations
 
 import logging
+from collections import defaultdict
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Final, TypeAlias
@@ -199,12 +200,16 @@ class PublisherReporter(Reporter[PublisherEvent]):
 
     Args:
         now: seconds on a monotonic clock.
+
+    Attributes:
+        counts: some of the counters, under the names of :class:`PublisherStatistics`.
     """
 
     def __init__(
         self, on_event: Callable[[PublisherEvent], None] | None, channel: str, now: Callable[[], float]
     ) -> None:
         super().__init__(logger, channel, on_event)
+        self.counts: Final[defaultdict[str, int]] = defaultdict(int)
         self._now = now
         self._lost_at: float | None = None  # when the server stopped answering; None while it answers
 

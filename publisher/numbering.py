@@ -11,7 +11,7 @@ BACKWARDS: Final = 3
 """The reference server's head goes back when an older segment gets its first byte late: by less than what is usually
 in flight."""
 
-LOOSE: Final = 64
+MAX_GIVEN_UP: Final = 64
 """Segments that were given up and may still arrive at a server: more than leave in the time for which a proxy can hold
 a request back."""
 
@@ -24,8 +24,8 @@ class Numbering:
     - ``confirmed``: the newest seq that the server has said it closed for this publisher. The head was beyond it, and
       a head never goes back within one epoch.
     - ``newest``: the newest seq for which there was something to send. Nobody else moves the head beyond the next one.
-    - ``flowed``: the newest seq of which a byte has left for the server, and ``head``: the lowest that its head can
-      be. The server takes a seq up to one beyond its head, so no request is made for more than one beyond these.
+    - ``newest_sent``: the newest seq of which a byte has left for the server, and ``head``: the lowest that its head
+      can be. The server takes a seq up to one beyond its head, so no request is made for more than one beyond these.
 
     Args:
         start: the first seq; ``None`` while it has to be asked for.
@@ -45,16 +45,16 @@ class Numbering:
         self.epoch: int | None = None
         self.forgotten: range | None = None
         self._oldest = -1  # that the server has said it closed for this publisher
-        self._flowed = -1 if start is None else start - 1
-        self._head = -1
-        self._chosen = start
-        self._unsettled: set[int] = set()
-        self._loose: deque[int] = deque(maxlen=LOOSE)
+        self._newest_sent = -1 if start is None else start - 1
+        self._head = -1  # -1: not known
+        self._chosen = start  # the first seq, if the program chose it, until the server has refused it
+        self._unsettled: set[int] = set()  # there is something to send as these; neither published nor lost
+        self._given_up: deque[int] = deque(maxlen=MAX_GIVEN_UP)  # the newest of those that were lost
 
     def place(self, head: int, epoch: int | None) -> None:
         """The server was asked for the position before anything was published."""
         self.next = self._head = head
-        self._flowed = head - 1
+        self._newest_sent = head - 1
         self.epoch = epoch
 
     def take(self) -> int:
@@ -71,7 +71,7 @@ class Numbering:
 
     def may_open(self, seq: int) -> bool:
         """Whether a request for this seq can be made now: the server takes none further ahead of its head."""
-        return seq <= self._head + 1 or seq <= self._flowed + 1
+        return seq <= self._head + 1 or seq <= self._newest_sent + 1
 
     def leaps(self, seq: int) -> bool:
         """Whether all before this seq are done with, and the server may not know it: it may never have heard of some
@@ -84,11 +84,11 @@ class Numbering:
 
     def has_gap(self, head: int, seq: int) -> bool:
         """Whether a number was given up for which a server with this head waits before it takes ``seq``."""
-        return any(head <= one < seq for one in self._loose)
+        return any(head <= one < seq for one in self._given_up)
 
     def is_beside_gap(self, seq: int) -> bool:
         """Whether the one before or after it was given up: the server takes no segment behind two that it has not."""
-        return seq - 1 in self._loose or seq + 1 in self._loose
+        return seq - 1 in self._given_up or seq + 1 in self._given_up
 
     def bind(self, seq: int) -> None:
         """There is something to send as this seq."""
@@ -96,10 +96,10 @@ class Numbering:
             self.newest = seq
         self._unsettled.add(seq)
 
-    def flow(self, seq: int) -> None:
+    def note_sent(self, seq: int) -> None:
         """The first byte of it, or its end, has left for the server."""
-        if seq > self._flowed:
-            self._flowed = seq
+        if seq > self._newest_sent:
+            self._newest_sent = seq
 
     def release(self, seq: int) -> bool:
         """There is nothing to send as this seq after all. ``False`` if it is of no use for another segment."""
@@ -120,7 +120,7 @@ class Numbering:
     def settle(self, seq: int, *, closed: bool) -> None:
         """This seq was published or lost. If ``closed``, the server said so, and its head is past it."""
         self._unsettled.discard(seq)
-        self.flow(seq)
+        self.note_sent(seq)
         if closed:
             if seq > self.newest:
                 self.newest = seq
@@ -134,7 +134,7 @@ class Numbering:
             if seq >= self.next:
                 self.next = seq + 1
         else:
-            self._loose.append(seq)
+            self._given_up.append(seq)
 
     def compare(
         self,
@@ -178,7 +178,7 @@ class Numbering:
         if head > self.newest + 1:
             return f"another client has published up to {head - 1}; this publisher has come to {self.newest}"
         if head <= since - (0 if exact else BACKWARDS):
-            if unwritten or promoted or head - 1 in self._unsettled or head - 1 in self._loose:
+            if unwritten or promoted or head - 1 in self._unsettled or head - 1 in self._given_up:
                 self.begin_epoch(epoch, since=since, head=head)
                 self._head = head
                 return None
@@ -230,14 +230,14 @@ class Numbering:
         assert self.next is not None, "a ticket was handed out"
         self._unsettled.discard(seq)
         # The server may have parts of those that were given up, and has closed them: their numbers are used, too.
-        in_use = [other for other in (*self._unsettled, *self._loose) if other < self.next]
+        in_use = [other for other in (*self._unsettled, *self._given_up) if other < self.next]
         place = self._free(max([to, self.confirmed + 1, *(other + 1 for other in in_use)]))
         if begun:
             self._unsettled.add(place)
             in_use.append(place)
         self.next = place + 1
         self.newest = max([self.confirmed, *in_use])
-        self._flowed = place - 1
+        self._newest_sent = place - 1
         return place
 
     def is_in_line(self, seq: int) -> bool:
@@ -258,7 +258,7 @@ class Numbering:
         for number in numbers:
             self.bind(number)
         numbers.sort()
-        self._flowed = min(self._flowed, numbers[0] - 1)
+        self._newest_sent = min(self._newest_sent, numbers[0] - 1)
         return numbers
 
     def _free(self, seq: int) -> int:

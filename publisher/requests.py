@@ -11,6 +11,7 @@ from typing import Final
 
 from tricklecast.publisher.body import Body, Sending
 from tricklecast.publisher.core import Ticket
+from tricklecast.publisher.events import PublisherReporter, Retrying
 from tricklecast.trickle import wire
 from tricklecast.trickle.client import faults
 from tricklecast.trickle.client.exchange import Answer, ExchangeOutcome, TrickleClient, exchange
@@ -23,14 +24,15 @@ class Requests:
     """Makes the requests about one channel; :class:`~tricklecast.publisher.client.Publisher` has the arguments.
 
     Attributes:
-        on_move: called when a request goes to another node: with the error, the pause in seconds, attempt and segment.
         alone: there is one node only.
     """
 
-    def __init__(self, http: TrickleClient, nodes: Nodes, content_type: str, *, takeover: bool) -> None:
-        self.on_move: Callable[[TrickleError, float, int, int | None], None] = lambda *_: None
+    def __init__(
+        self, http: TrickleClient, nodes: Nodes, content_type: str, report: PublisherReporter, *, takeover: bool
+    ) -> None:
         self._http = http
         self._nodes = nodes
+        self._report = report
         self._content_type = content_type
         self._polite = {} if takeover else {wire.IF_IDLE: "1"}
         self.alone: Final = nodes.alone
@@ -111,12 +113,17 @@ class Requests:
 
         if self.alone:
             return request(self._nodes.current)
+
+        def moved(error: TrickleError, pause_s: float) -> None:
+            self._report.counts["retries"] += 1
+            self._report(Retrying(error, pause_s, attempt + 1, seq))
+
         return ask(
             self._nodes,
             request,
             seq=seq,
             is_untouched=lambda: body is None or not (body.taken or body.ended),
-            on_move=lambda error, pause_s: self.on_move(error, pause_s, attempt, seq),
+            on_move=moved,
         )
 
 

@@ -9,7 +9,7 @@ the requests; this module obeys.
 
 from __future__ import annotations
 
-from collections import defaultdict, deque
+from collections import deque
 from collections.abc import Callable
 from dataclasses import replace
 from functools import partial
@@ -57,10 +57,10 @@ MAX_UNSEEN: Final = 1000
 """Failed segments that are remembered until the end, in case the program does not ask for their result."""
 
 
-def _hold(segment: InFlight) -> int:
+def _connection_use(segment: InFlight) -> int:
     """How much of a connection a segment has: nothing, one that is being made, or one that has taken bytes of it."""
     upload = segment.upload
-    return 0 if upload is None or not upload.is_carried else 1 + (upload.touched and not upload.resting)
+    return 0 if upload is None or not upload.is_carried else 1 + (upload.is_begun and not upload.awaits_retry)
 
 
 class Segments:
@@ -82,11 +82,10 @@ class Segments:
         buffer_bytes: int,
         buffer_s: float,
     ) -> None:
-        self.failure: Exception | None = None
+        self.failure: Exception | None = None  # see fail()
         self.now = anyio.current_time
         self._plan = plan
         self._requests = requests
-        requests.on_move = self._on_move
         self._drops = drops
         self._preconnect = preconnect
         self._buffer = Buffer(buffer_bytes, reclaim=self._reclaim if drops else None)
@@ -94,29 +93,28 @@ class Segments:
         self._report = report
         self._start: StartTask | None = None
         self._home: HomeLoop | None = None  # the event loop in which the publisher was opened
-        self._accepting = True
-        self._stopped = False
+        self._accepting = True  # segments may be entered
+        self._stopped = False  # no further request is made
         self.most = MAX_IN_FLIGHT  # segments that may wait
-        self._pending: list[InFlight] = []
+        self._pending: list[InFlight] = []  # those without a result, the oldest first
         self._ahead: list[Upload] = []  # preconnects, by seq
         self._turns = 0  # uploads so far
         self._carriers = Carriers(self._carry)
         self._entering: deque[Notifier] = deque()  # of tasks that wait for room; the first one enters next
         self._unseen: deque[InFlight] = deque()  # failed; at most MAX_UNSEEN
-        self.forgotten = 0  # older ones of them whose writers did not know it
-        self._pause_until = 0.0
-        self._idle_since = 0.0
-        self._locating = False
-        self._deleting = 0
-        self._changed = Notifier()
-        self._counts: defaultdict[str, int] = defaultdict(int)
+        self._older_unseen = 0  # older ones of them whose writers did not know it
+        self._pause_until = 0.0  # no request is begun before
+        self._idle_since = 0.0  # when the last segment got its result
+        self._locating = False  # a task asks where the head is
+        self._deleting = 0  # tasks that tell the server of segments that were given up
+        self._changed = Notifier()  # requests may begin, or are over
         self._last_error: Exception | None = None
 
     def statistics(self) -> PublisherStatistics:
         """Return the counters so far."""
         error = self.error or self._last_error
         return PublisherStatistics(
-            **self._counts, in_flight=len(self._pending), buffered_bytes=self._buffer.used, last_error=error
+            **self._report.counts, in_flight=len(self._pending), buffered_bytes=self._buffer.used, last_error=error
         )
 
     @property
@@ -130,7 +128,7 @@ class Segments:
         newest, and how many there are besides, older ones or without a number."""
         found = [one for one in self._unseen if not (one.is_seen or one.asking)]
         seqs = sorted(one.seq for one in found if one.seq is not None)
-        return tuple(seqs), self.forgotten + len(found) - len(seqs)
+        return tuple(seqs), self._older_unseen + len(found) - len(seqs)
 
     # For segments.
 
@@ -209,7 +207,7 @@ class Segments:
         numbers have to be used all the same.
         """
         found = [one for one in self._pending if one.upload is None or one.upload.body is not spare]
-        found.sort(key=_hold)
+        found.sort(key=_connection_use)
         for oldest in found:  # in their order, those that are carried behind all others
             if not condition(oldest):
                 break
@@ -258,7 +256,7 @@ class Segments:
                 segment.has_number = False
             elif not self._regain(upload, gap=gap):
                 self._plan.numbering.settle(upload.ticket.seq, closed=False)
-                if upload.touched and tell:
+                if upload.is_begun and tell:
                     self._tell_dropped(upload.ticket.seq)
                 upload.body.forget()
                 upload.cut()
@@ -372,7 +370,7 @@ class Segments:
     def drop(self, segment: InFlight) -> None:
         """Give a segment up for a newer one."""
         upload = segment.upload
-        begun_as = upload.ticket.seq if upload is not None and upload.touched else None
+        begun_as = upload.ticket.seq if upload is not None and upload.is_begun else None
         if begun_as is not None:
             self._plan.uncertain = True
         error = SegmentDropped(begun_as)
@@ -421,7 +419,7 @@ class Segments:
         It becomes a preconnect again, if its number is still the newest. Otherwise it ends as an empty segment, unless
         there may be a gap: the server takes those behind it only once its head has passed it.
         """
-        if upload.touched or not upload.body.take_all_back():
+        if upload.is_begun or not upload.body.take_all_back():
             return False
         assert upload.segment is not None, "it is taken from it"
         is_wanted = self._accepting or not gap  # at the end, no segment gets it
@@ -432,9 +430,9 @@ class Segments:
             return False
         else:
             upload.body.end()
-            upload.stands_in = True
+            upload.fills_gap = True
             upload.segment.has_number = not upload.waits
-        upload.segment, upload.resting = None, False
+        upload.segment, upload.awaits_retry = None, False
         return True
 
     def _open(self) -> Upload:
@@ -496,7 +494,7 @@ class Segments:
             return False
         for segment in self._pending:
             other = segment.upload
-            if other is not None and other.resting and other.ticket.seq < seq:
+            if other is not None and other.awaits_retry and other.ticket.seq < seq:
                 return False
         return plan.numbering.may_open(seq)
 
@@ -510,7 +508,7 @@ class Segments:
         if self._requests.alone:
             outcome = await self._requests.post(ticket, sending)
         else:
-            with anyio.CancelScope() as upload.stay:
+            with anyio.CancelScope() as upload.attempt_scope:
                 outcome = await self._requests.post(ticket, sending)
         if outcome is None:  # its node was left
             upload.is_carried = False
@@ -532,7 +530,7 @@ class Segments:
         )
         self._note(outcome)
         if (
-            upload.stands_in and isinstance(outcome, Answer) and outcome.status == wire.Status.CONFLICT
+            upload.fills_gap and isinstance(outcome, Answer) and outcome.status == wire.Status.CONFLICT
         ):  # the server has passed that number: there is nothing to be sent under another one
             self._plan.numbering.settle(ticket.seq, closed=False)
             return False
@@ -562,10 +560,10 @@ class Segments:
                 self._renumber(upload, ticket, seq)
             case _:
                 assert_never(decision)
-        self._counts["retries"] += 1
+        self._report.counts["retries"] += 1
         if decision.error is not None:
             self._report(Retrying(decision.error, delay_s, ticket.attempt + 1, ticket.seq))
-        upload.resting, upload.is_carried = True, False
+        upload.awaits_retry, upload.is_carried = True, False
         body.rest()
         self._notify()  # the answer may have told of a head that lets others begin
         await anyio.sleep(0.0 if holds else delay_s)
@@ -597,7 +595,7 @@ class Segments:
         for one, number in zip(waiting, numbers, strict=True):
             old = one.ticket.seq
             one.ticket = ticket.again(number) if one is upload else replace(one.ticket, seq=number, exposed=False)
-            if number != old and (one is upload or one.touched):
+            if number != old and (one is upload or one.is_begun):
                 self._report(Renumbered(old, number))
         self._carriers.sort()
 
@@ -608,7 +606,7 @@ class Segments:
         return False
 
     def _on_begun(self, upload: Upload) -> None:
-        upload.touched, upload.resting = True, False
+        upload.is_begun, upload.awaits_retry = True, False
         self._plan.begin(upload.ticket)
         if upload.segment is not None:
             upload.segment.first_byte_s = self.now() - upload.segment.entered_at
@@ -619,7 +617,7 @@ class Segments:
 
     def _conclude(self, upload: Upload, decision: Advance) -> None:
         """A seq is done with."""
-        if decision.drop and upload.touched:
+        if decision.drop and upload.is_begun:
             self._tell_dropped(upload.ticket.seq)
         result = decision.receipt or decision.error
         assert result is not None, "a segment that is done with was published or lost"
@@ -643,13 +641,13 @@ class Segments:
     def _report_result(self, segment: InFlight, result: Receipt | Exception) -> None:
         match result:
             case Receipt(sent=size):
-                self._counts["segments" if size else "empty"] += 1
-                self._counts["bytes"] += size
+                self._report.counts["segments" if size else "empty"] += 1
+                self._report.counts["bytes"] += size
                 if segment.is_told:
                     self._report(SegmentPublished(result))
                 return
             case SegmentDropped():
-                self._counts["dropped"] += 1
+                self._report.counts["dropped"] += 1
                 self._last_error = result
                 if segment.upload is not None:
                     self._unseen.append(segment)
@@ -659,11 +657,11 @@ class Segments:
             case Exception():
                 self._last_error = result
                 if segment.handed:
-                    self._counts["lost"] += 1
+                    self._report.counts["lost"] += 1
                     self._unseen.append(segment)
         if len(self._unseen) > MAX_UNSEEN:
             oldest = self._unseen.popleft()
-            self.forgotten += not (oldest.is_seen or oldest.asking)
+            self._older_unseen += not (oldest.is_seen or oldest.asking)
         self._report(SegmentLost(segment.seq, result))
 
     # Requests that carry no segment.
@@ -683,7 +681,7 @@ class Segments:
             while self._plan.uncertain and self.error is None and not self._stopped:
                 await anyio.sleep_until(self._pause_until)
                 attempt += 1
-                self._counts["retries"] += 1
+                self._report.counts["retries"] += 1
                 since, begun_at = self._plan.numbering.confirmed, self.now()
                 outcome = await self._requests.next(attempt)
                 self._note(outcome)
@@ -731,14 +729,10 @@ class Segments:
         """
         if not self._requests.alone:
             for upload in self._ahead:
-                upload.resting = True
+                upload.awaits_retry = True
                 upload.body.rest()  # from now on nothing goes to the old connection
-                if upload.stay is not None:
-                    upload.stay.cancel()
-
-    def _on_move(self, error: TrickleError, pause_s: float, attempt: int, seq: int | None) -> None:
-        self._counts["retries"] += 1
-        self._report(Retrying(error, pause_s, attempt + 1, seq))
+                if upload.attempt_scope is not None:
+                    upload.attempt_scope.cancel()
 
     def _note(self, outcome: ExchangeOutcome) -> None:
         if isinstance(outcome, Lost):

@@ -33,14 +33,14 @@ class Upload:
         self.body = body
         self.turn = turn  # its place among all uploads, whatever numbers they get
         self.scope: anyio.CancelScope | None = None  # of the carrier that carries it now
-        self.is_cut = False
-        self.stands_in = False  # it ends without a byte, in place of a segment that was given up
-        self.waits = True  # no carrier has had it yet, and it is to get one
-        self.is_carried = False  # a request is being made
-        self.stay: anyio.CancelScope | None = None  # cancelling it cuts this attempt off: another one follows
+        self.is_cut = False  # no further request is made
+        self.fills_gap = False  # it ends without a byte, in place of a segment that was given up
+        self.waits = True  # for its first carrier
+        self.is_carried = False  # a request of it is under way
+        self.attempt_scope: anyio.CancelScope | None = None  # cancelling it ends this attempt: another one follows
         self.segment: InFlight | None = None  # None while it is a preconnect
-        self.touched = False  # something of it has been handed to a connection
-        self.resting = False  # it has to be made again, and nothing of that has been handed to a connection yet
+        self.is_begun = False  # a connection has had a byte of it, or its end
+        self.awaits_retry = False  # it is to be sent again, and no connection has had a byte of that yet
 
     def cut(self) -> None:
         """Cut the request off, or let there be none."""
@@ -51,7 +51,7 @@ class Upload:
 
 @dataclass(slots=True, eq=False)
 class InFlight:
-    """A segment from its beginning on. Its writer says what comes of it, :class:`Segments` what becomes of it."""
+    """A segment from its beginning until the program knows its result. Its writer and ``Segments`` share it."""
 
     entered_at: float
     is_told: bool  # events say that it begins and is published

@@ -175,7 +175,7 @@ def test_segments_that_a_connection_carries_are_given_up_last() -> None:
                 made.append(segment)
                 if number == 3:
                     await trickle.seen("POST 3")
-                    await until(lambda: all((upload := one._entered().upload) and upload.touched for one in made))
+                    await until(lambda: all((upload := one._entered().upload) and upload.is_begun for one in made))
             dropped = [
                 number for number, one in enumerate(made) if isinstance(one._entered().result, errors.SegmentDropped)
             ]

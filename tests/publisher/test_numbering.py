@@ -15,7 +15,7 @@ def published(*seqs: int) -> Numbering:
     for seq in seqs:
         assert numbering.take() == seq
         numbering.bind(seq)
-        numbering.flow(seq)
+        numbering.note_sent(seq)
         numbering.settle(seq, closed=True)
     return numbering
 
@@ -31,7 +31,7 @@ def test_seqs_count_up() -> None:
     numbering = published(4, 5)
     assert [numbering.may_open(seq) for seq in (6, 7, 8)] == [True, True, False]
     assert numbering.take() == 6
-    numbering.flow(6)
+    numbering.note_sent(6)
     assert numbering.may_open(7)
     fixed = Numbering(9)
     assert [fixed.may_open(seq) for seq in (9, 10)] == [True, False]
@@ -161,7 +161,7 @@ def test_a_head_right_behind_what_was_on_its_way_is_a_new_life(given_up: bool) -
     numbering = published(4)
     for seq in (5, 6, 7):
         numbering.bind(numbering.take())
-        numbering.flow(seq)
+        numbering.note_sent(seq)
     numbering.settle(7, closed=True)
     if given_up:
         numbering.settle(5, closed=False)
@@ -224,7 +224,7 @@ def test_those_that_wait_get_numbers_behind_the_one_that_moved() -> None:
     numbering.place(9, None)
     for _ in range(4):
         numbering.bind(numbering.take())
-    numbering.flow(10)
+    numbering.note_sent(10)
     assert numbering.move(9, 3, begun=True) == 3
     assert [numbering.is_in_line(seq) for seq in (3, 11)] == [True, False]
     assert numbering.line_up(3, [11, 12]) == [3, 4, 5]
@@ -240,7 +240,7 @@ def test_a_seq_that_was_closed_moves_behind_all_that_is_in_use() -> None:
     numbering = published(4)
     for seq in (5, 6, 7):
         numbering.bind(numbering.take())
-        numbering.flow(seq)
+        numbering.note_sent(seq)
     numbering.settle(7, closed=True)
     assert numbering.skip(5, 6, begun=True) == 8
     assert numbering.newest == 8
