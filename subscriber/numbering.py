@@ -14,9 +14,9 @@ seq would take a segment of the one numbering for the continuation of the other.
 - The *life* is a name that the publisher gives, with the first seq of that name. It stays the same when a server is
   restarted and its publisher goes on, so it decides where both sides know it.
 
-A life of another name is another numbering if it has had a segment below the wanted seq. Otherwise its publisher goes
-on with the old numbers on a server that has forgotten the name. For example, a reader wants 120: ``Life: b:7`` is
-another numbering, ``Life: b:120`` alone is not.
+A life of another name is another numbering if it has had a segment below the wanted seq. Otherwise the epochs decide,
+since a publisher may go on with the old numbers on a server that has forgotten the name. For example, a reader wants
+120: ``Life: b:7`` is another numbering; ``Life: b:120`` is one only in another epoch.
 
 *Missed segments* are counted from the seq that was expected. When a server's head goes back, the reader cannot know yet
 whether the publisher goes on with its numbers or begins anew. So both expectations are kept until a segment shows it: a
