@@ -31,7 +31,8 @@ The Go reference server says neither where its window begins nor where a hole en
 window in any pause. As such a server may know no number below -2, later steps go to the newest segment.
 
 *Invariants.* Each step goes forward, and not beyond the head. If no segment was read since the step before, there is a
-pause, but for that guess, and the budget pays from the third step on, or from the second by number.
+pause, but for that guess, and the budget pays: from the second step on, or from the fourth where they count from the
+head (or guess).
 """
 
 from __future__ import annotations
