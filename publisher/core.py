@@ -308,7 +308,8 @@ class Plan:
 
     def begin(self, ticket: Ticket) -> None:
         """The first byte of a segment, or its end, was handed to a connection."""
-        self._reach()
+        if not self._reached:
+            self._reach()
         self.numbering.note_sent(ticket.seq)
 
     def on_next(self, outcome: ExchangeOutcome, now: float) -> Advance | RetryAfter | Stop:
@@ -538,14 +539,13 @@ class Plan:
         return Advance(error=error, drop=True)
 
     def _note(self, outcome: ExchangeOutcome) -> None:
-        if not isinstance(outcome, Lost) or (outcome.connected and not outcome.waited_s):
+        if not self._reached and (not isinstance(outcome, Lost) or (outcome.connected and not outcome.waited_s)):
             self._reach()
 
     def _reach(self) -> None:
         """There is a server. If it was waited for, that is over: what it does now has a time of its own."""
-        if not self._reached:
-            self._reached = True
-            self._retries.restart()
+        self._reached = True
+        self._retries.restart()
 
     def _may_begin(self, ticket: Ticket, outcome: ExchangeOutcome) -> bool:
         """Whether a channel that has ended can begin anew with this publisher's first segment: the server was not told

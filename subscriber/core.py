@@ -49,7 +49,7 @@ from typing import Final, Literal, NamedTuple, TypeAlias, cast
 from tricklecast.subscriber.catchup import CatchUp, ServerWindow
 from tricklecast.subscriber.numbering import KnownNumbering, first_of
 from tricklecast.trickle import wire
-from tricklecast.trickle.backoff import Backoff, RetryBudget
+from tricklecast.trickle.backoff import RetryBudget
 from tricklecast.trickle.client.exchange import Answer
 from tricklecast.trickle.client.retry import IDLE_S, RECONNECT_S, Retries, Stop
 from tricklecast.trickle.errors import (
@@ -267,8 +267,8 @@ class Cursor:
         start: the first segment, as :meth:`Start.parse` reads it.
         on_lag: where to go on when a segment has left the window; ``None``: as the start says.
         wait_for_channel_s, reconnect_s, refresh_s: as :class:`~tricklecast.subscriber.client.Subscriber` explains.
-        backoff, budget: as for :class:`~tricklecast.trickle.client.retry.Retries`. Whole segments and waits that
-            lasted their time earn tokens.
+        budget: as for :class:`~tricklecast.trickle.client.retry.Retries`. Whole segments and waits that lasted their
+            time earn tokens.
     """
 
     def __init__(
@@ -279,7 +279,6 @@ class Cursor:
         wait_for_channel_s: float | None = 0.0,
         reconnect_s: float | None = RECONNECT_S,
         refresh_s: float = REFRESH_S,
-        backoff: Backoff | None = None,
         budget: RetryBudget | None = None,
     ) -> None:
         # What a seek keeps. First, what the user wants:
@@ -288,7 +287,7 @@ class Cursor:
         self._waits_for_channel = wait_for_channel_s != 0
         self._refresh_s = refresh_s
         # What is known of the server:
-        self._retries = Retries(backoff, budget, reconnect_s=reconnect_s, wait_s=wait_for_channel_s)
+        self._retries = Retries(budget=budget, reconnect_s=reconnect_s, wait_s=wait_for_channel_s)
         self._server_seen = False  # it has answered or held a GET, so the address is right
         self._channel_seen = False  # a segment has begun, so 404 says that the channel is over
         self._hold = False  # a segment was broken: the GET after the next segment is made after a delay

@@ -9,7 +9,7 @@ import pytest
 
 from tricklecast.subscriber.catchup import LATE_AGAIN_S, LATE_PAUSE_S, PAUSE_SPREAD, CatchUp, ServerWindow, StepForward
 from tricklecast.trickle import wire
-from tricklecast.trickle.backoff import Backoff, RetryBudget
+from tricklecast.trickle.backoff import RetryBudget
 from tricklecast.trickle.client.retry import MIN_DELAY_S, Retries
 
 
@@ -22,12 +22,11 @@ class Reader:
         *,
         reads_all: bool = True,
         budget: RetryBudget | None = None,
-        backoff: Backoff | None = None,
     ) -> None:
         self.asked = asked
         self.reads_all = reads_all
         self.now = 1000.0
-        self.retries = Retries(backoff, budget)
+        self.retries = Retries(budget=budget)
         self._catch_up = CatchUp()
         self._rng = Random(1)
 
@@ -129,7 +128,7 @@ class TestTooLateAgain:
 
     def test_a_second_step_without_a_segment_between_waits(self) -> None:
         """A server that only ever says 470 is asked more and more slowly, and not for ever."""
-        reader = Reader(budget=RetryBudget(0.2, 3), backoff=Backoff(1, 8))
+        reader = Reader(budget=RetryBudget(0.2, 3))
         delays = [reader.step(head, head - 3).delay_s for head in (10, 20, 30, 40, 50, 60)]
         assert delays[0] == 0
         assert all(delay >= MIN_DELAY_S for delay in delays[1:])

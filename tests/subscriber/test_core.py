@@ -27,7 +27,7 @@ from tricklecast.subscriber.core import (
     Start,
     parse_start,
 )
-from tricklecast.trickle.backoff import CAP_S, Backoff, RetryBudget
+from tricklecast.trickle.backoff import BASE_S, CAP_S, RetryBudget
 from tricklecast.trickle.client.exchange import Answer
 from tricklecast.trickle.client.retry import IDLE_S, MAX_RETRY_AFTER_S, MIN_DELAY_S, OUTAGE_BACKOFF, RECONNECT_S, Stop
 from tricklecast.trickle.errors import (
@@ -735,11 +735,11 @@ class TestMissing:
 
     def test_an_outage_does_not_slow_down_what_follows_it(self) -> None:
         """The server is back: another segment is asked for soon, however long it was away."""
-        driver = Driver(7, backoff=Backoff(1, 100))
+        driver = Driver(7)
         driver.read(7)
         for _ in range(6):
             driver.lost()
-        assert jump(driver.answer(470, latest=30, earliest=20)).delay_s <= MIN_DELAY_S + 2
+        assert jump(driver.answer(470, latest=30, earliest=20)).delay_s <= MIN_DELAY_S + 2 * BASE_S
 
     def test_a_numbering_that_goes_on_is_followed_where_it_was_left(self) -> None:
         """The live edge is for who fell behind; here the server did, and all that it has is wanted."""
@@ -818,7 +818,7 @@ class TestFailing:
         """``Retry-After`` is a floor, and jitter comes on top."""
         driver = Driver(5)
         outcome = retry(driver.answer(status, body="busy", retry_after=4))
-        assert 4 < outcome.delay_s <= 4 + Backoff().base_s
+        assert 4 < outcome.delay_s <= 4 + BASE_S
         assert isinstance(outcome.error, Refused)
         assert driver.cursor.ask() == Ask(5, 2)
 
@@ -829,8 +829,8 @@ class TestFailing:
 
     def test_delays_grow_and_end(self) -> None:
         """Full jitter under a growing ceiling, as often as the budget allows."""
-        driver = Driver(budget=RetryBudget(0.2, 6), backoff=Backoff(1, 8))
-        for ceiling in (1, 2, 4, 8, 8, 8):
+        driver = Driver(budget=RetryBudget(0.2, 8))
+        for ceiling in (0.25, 0.5, 1, 2, 4, 8, 10, 10):
             assert MIN_DELAY_S <= retry(driver.answer(429)).delay_s <= MIN_DELAY_S + ceiling
         assert isinstance(stopped(driver.answer(429)), Refused)
 
@@ -850,7 +850,7 @@ class TestFailing:
             driver.now += 1
         assert driver.cursor.broken(LOST) is None
         while isinstance(outcome := fail(), Retry):
-            assert MIN_DELAY_S <= outcome.delay_s <= MIN_DELAY_S + Backoff().cap_s
+            assert MIN_DELAY_S <= outcome.delay_s <= MIN_DELAY_S + CAP_S
             driver.now += 1
         assert isinstance(stopped(outcome), ConnectionLost | Refused)
         assert driver.now == 1000 + RECONNECT_S

@@ -48,6 +48,9 @@ RECONNECT_S: Final = 60.0
 """How long both clients wait by default for a server that was there and is away: a restart takes less, also of a large
 data directory. Live media would be stale later."""
 
+BACKOFF: Final = Backoff()
+"""Delays after refusals, and late in an outage."""
+
 OUTAGE_BACKOFF: Final = Backoff(BASE_S, 4.0)
 """Delays while the server, or the channel, is away: short, since live media is wanted. Clients that come back together
 spread over the longest."""
@@ -75,7 +78,7 @@ class Retries:
     client failed for the same reason and was counted: this one costs nothing.
 
     Args:
-        backoff, budget: delays after refusals, and the tokens that pay for retries.
+        budget: the tokens that pay for retries; ``None`` for the usual ones.
         reconnect_s: how long a server that was there may be away, in seconds; ``None``: for ever, and no passing
             refusal is final.
         wait_s: how long the client waits for a server, or a channel, that was never there.
@@ -88,7 +91,6 @@ class Retries:
     """
 
     __slots__ = (
-        "_backoff",
         "_budget",
         "_is_broke",
         "_is_proven",
@@ -104,16 +106,14 @@ class Retries:
 
     def __init__(
         self,
-        backoff: Backoff | None = None,
-        budget: RetryBudget | None = None,
         *,
+        budget: RetryBudget | None = None,
         reconnect_s: float | None = RECONNECT_S,
         wait_s: float | None = 0.0,
     ) -> None:
         self.failures = 0
         self.endless: Final = reconnect_s is None
         self.lost = False
-        self._backoff = backoff or Backoff()
         self._budget = budget or RetryBudget()
         self._limit_s = math.inf if reconnect_s is None else reconnect_s
         self._wait_s = math.inf if wait_s is None else wait_s
@@ -162,7 +162,7 @@ class Retries:
         Args:
             floor_s: the value of ``Retry-After``; the jitter comes on top of it.
         """
-        return self._delay_s(self._backoff, self.failures, rng, floor_s)
+        return self._delay_s(BACKOFF, self.failures, rng, floor_s)
 
     def refused(self, rng: Random, retry_after_s: float | None = None, *, known: bool = False) -> float | None:
         """Count a refusal.
@@ -227,7 +227,7 @@ class Retries:
                 return None
             self.tries += 1
         is_long = self._since is not None and now >= self._since + LONG_OUTAGE_S
-        backoff = self._backoff if is_long else OUTAGE_BACKOFF
+        backoff = BACKOFF if is_long else OUTAGE_BACKOFF
         return self._delay_s(backoff, self.tries, rng)
 
     def restart(self) -> None:
@@ -241,5 +241,5 @@ class Retries:
 
     def _delay_s(self, backoff: Backoff, failures: int, rng: Random, floor_s: float | None = None) -> float:
         delay_s = max(MIN_DELAY_S, backoff.delay(max(1, failures), rng, floor_s=floor_s))
-        cap_s = self._backoff.cap_s
+        cap_s = BACKOFF.cap_s
         return max(delay_s, rng.uniform(cap_s / 2, cap_s)) if self._is_broke else delay_s

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from tests.support.dice import TopRandom, ZeroRandom
-from tricklecast.trickle.backoff import CAP_S, Backoff, RetryBudget
+from tricklecast.trickle.backoff import BASE_S, CAP_S, RetryBudget
 from tricklecast.trickle.client.retry import (
     LONG_OUTAGE_S,
     MAX_RETRY_AFTER_S,
@@ -38,19 +38,19 @@ def outlasted(retries: Retries, rng: Random, *, begun: float = 100.0, takes_s: f
 
 def test_a_delay_is_never_nothing_and_grows_with_failures() -> None:
     """A delay is at least 50 ms; ``Retry-After`` is a floor under the jitter."""
-    retries = Retries(Backoff(1, 8))
+    retries = Retries()
     assert retries.delay_s(ZeroRandom()) == MIN_DELAY_S
-    assert retries.delay_s(TopRandom()) == 1
-    assert retries.delay_s(TopRandom(), 5.0) == 6
+    assert retries.delay_s(TopRandom()) == BASE_S
+    assert retries.delay_s(TopRandom(), 5.0) == 5 + BASE_S
     retries.failures = 3
-    assert retries.delay_s(TopRandom()) == 4
+    assert retries.delay_s(TopRandom()) == 4 * BASE_S
 
 
 def test_a_refusal_is_paid_for() -> None:
     """A success earns; a ``Retry-After`` beyond the limit ends the retries and costs nothing."""
-    retries = Retries(Backoff(1, 8), RetryBudget(1, 1))
+    retries = Retries(budget=RetryBudget(1, 1))
     assert retries.refused(TopRandom(), MAX_RETRY_AFTER_S + 1) is None
-    assert retries.refused(TopRandom(), 2.0) == 3.0
+    assert retries.refused(TopRandom(), 2.0) == 2 + BASE_S
     assert retries.failures == 1
     assert retries.refused(TopRandom()) is None
     assert retries.failures == 1
@@ -71,11 +71,11 @@ def test_what_others_were_told_is_not_paid_for_again() -> None:
 
 def test_a_client_without_end_is_slowed_down_by_an_empty_budget() -> None:
     """It obeys any ``Retry-After``; a retry that is not paid waits for at least half of the longest delay."""
-    retries = Retries(Backoff(1, 8), RetryBudget(1, 1), reconnect_s=None)
+    retries = Retries(budget=RetryBudget(1, 1), reconnect_s=None)
     assert retries.refused(ZeroRandom(), MAX_RETRY_AFTER_S + 1) == MAX_RETRY_AFTER_S + 1
     for _ in range(3):
-        assert retries.refused(ZeroRandom()) == 4.0
-        assert retries.outlast(0.0, ZeroRandom()) == 4.0
+        assert retries.refused(ZeroRandom()) == CAP_S / 2
+        assert retries.outlast(0.0, ZeroRandom()) == CAP_S / 2
     retries.worked()
     assert retries.outlast(0.0, ZeroRandom()) == MIN_DELAY_S
 
