@@ -148,7 +148,7 @@ class Publisher:
     writer goes on. After a lost connection the publisher first asks the server where the channel is:
 
     - The channel is gone or empty (the server was restarted): it goes on with its own numbers.
-    - The head lies between what was confirmed and what was sent here: it goes on where it was.
+    - The head lies between the last confirmed segment and the last one sent here: it goes on where it was.
     - A copy of the channel was promoted, in a later epoch: it goes on there.
     - The head lies beyond that, or before it, or a later epoch has another numbering: another publisher is there by
       now, and :exc:`~tricklecast.trickle.errors.Superseded` is raised, with ``seq`` (the newest one of this
@@ -163,8 +163,9 @@ class Publisher:
             (``?token=…``) is sent with each request.
         content_type: the media type of the segments.
         start: ``"resume"`` goes on where the channel is (the server is asked; a new channel begins at 0),
-            ``"reset"`` does the same and closes what an earlier publisher left open. A number begins there; the server
-            skips those between. If the channel is beyond it already, the first use raises ``Superseded``.
+            ``"reset"`` does the same and closes the segments that an earlier publisher left open. A number begins
+            there; the server skips those between. If the channel is beyond it already, the first use raises
+            ``Superseded``.
         takeover: publish even if another client publishes to the channel at the moment. Otherwise the first use
             raises :exc:`~tricklecast.trickle.errors.ChannelBusy`, if the server can tell.
         preconnect: how many requests are opened ahead: 0, 1 or 2. More than two the server would not take: it accepts
@@ -179,12 +180,12 @@ class Publisher:
             and up to one pause (4 s, after a minute 10 s) longer; ``None``: for ever. Without, it raises
             ``ConnectionLost`` at once: most likely the URL is wrong. If ``start`` is a number, nothing is asked there,
             and the first segment waits, or raises.
-        when_full: what happens when the buffer is full, or 1,000 segments wait. ``"wait"``: entering a segment waits
+        when_full: the remedy when the buffer is full, or 1,000 segments wait. ``"wait"``: entering a segment waits
             for room, at most ``buffer_s`` (:exc:`~tricklecast.trickle.errors.PublisherFull`). ``"drop"``, for live
             media: the oldest segments are given up, and those that ended more than ``buffer_s`` ago; the ones that a
             connection carries come last. Their writers are told
             (:exc:`~tricklecast.trickle.errors.SegmentDropped`), and so are readers of one of which a part was sent.
-        idle_rotation_s: when nothing was written for so many seconds, the preconnect is ended as an empty segment and
+        idle_rotation_s: when nothing was written for this many seconds, the preconnect is ended as an empty segment and
             the next one opened, so that proxies and subscribers see life (25 is usual); ``None``: never.
         headers: sent with every request. ``Trickle-Client`` is the name that the server's logs and other publishers
             see; it must stay the same for the publisher's life. Headers of the connection and of the body's framing
@@ -382,7 +383,7 @@ class Publisher:
         """Publish an object as a segment of JSON, one line in UTF-8.
 
         Args:
-            obj: what :func:`json.dumps` takes, apart from ``nan`` and infinite numbers, which JSON does not have.
+            obj: a value for :func:`json.dumps`, apart from ``nan`` and infinite numbers, which JSON does not have.
             limit: the longest document, in bytes. Readers refuse longer ones unless they pass a higher ``limit``, too.
 
         Raises:

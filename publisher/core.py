@@ -187,7 +187,7 @@ class RetryAfter:
     """Wait for ``delay_s`` seconds, then send the same request again."""
 
     delay_s: float
-    exposed: bool = False  # the server may have a part of what was sent
+    exposed: bool = False  # the server may have a part of the bytes that were sent
     holds: bool = False  # the server asked for it: no other request of the channel is begun before that, either
     error: TrickleError | None = field(default=None, compare=False)  # why
 
@@ -274,7 +274,7 @@ class Plan:
         self._resets = False  # the first segment says so, too: it begins the next epoch of a channel that has ended
         self._ended_epoch: int | None = None  # the channel's last one, if it had ended before this publisher began
         self._busy = 0  # waits because another client publishes
-        self._busy_until = 0.0  # when the last one of them is over: what is refused meanwhile shares it
+        self._busy_until = 0.0  # when the last one of them is over: a request that is refused meanwhile shares it
 
     @property
     def owns_channel(self) -> bool:
@@ -375,7 +375,7 @@ class Plan:
         numbering = self.numbering
         exposed = ticket.exposed and ticket.renewals == numbering.renewals
         if exposed and not self.keeps_keys:
-            return self._drop(ticket, ConnectionLost(seq=ticket.seq, detail="this server would double what it has"))
+            return self._drop(ticket, ConnectionLost(seq=ticket.seq, detail="this server would double its bytes"))
         reset = ticket.reset or numbering.leaps(ticket.seq) or (self._resets and ticket.seq == self._first)
         final = ticket.final or ticket.exposed != exposed
         return Ticket(
@@ -433,8 +433,8 @@ class Plan:
             return self._stop(RemoteProtocolError(answer.status, seq=ticket.seq, detail=why))
         if seq is not None and seq != ticket.seq:
             return self._stop(RemoteProtocolError(answer.status, seq=ticket.seq, detail=f"it stored segment {seq}"))
-        if (told := answer.life) is not None:
-            self._life = str(told)
+        if (life := answer.life) is not None:
+            self._life = str(life)
         if ticket.renewals == self.numbering.renewals and self.numbering.epoch is None:
             self.numbering.epoch = answer.natural(wire.EPOCH)
         self.numbering.settle(ticket.seq, closed=True)
@@ -466,7 +466,7 @@ class Plan:
         if not progress.held:
             return self._drop(ticket, error)
         if self.numbering.has_gap(error.latest, ticket.seq):
-            # What was given up never came to the server, and an older segment is open: the next answer may be another.
+            # The segment given up never came to the server, and an older one is open: the next answer may be another.
             delay_s = self._retries.outlast(progress.now, self._rng, known=self._held)
             self._held = True
         else:
@@ -521,7 +521,7 @@ class Plan:
             return self._stop(error if not why else Superseded(seq=ticket.seq, detail=why, latest=error.latest))
         self.numbering.settle(ticket.seq, closed=True)
         if ticket.exposed or ticket.final or not progress.held:
-            # A server that was killed has forgotten the key of what it had stored, and not answered.
+            # A server that was killed has forgotten the key of the body that it had stored, and not answered.
             return Advance(error=error, in_doubt=ticket.exposed and progress.over and progress.held)
         return self._resync(ticket, ticket.seq + 1, error, progress)
 
@@ -543,7 +543,7 @@ class Plan:
             self._reach()
 
     def _reach(self) -> None:
-        """There is a server. If it was waited for, that is over: what it does now has a time of its own."""
+        """There is a server. If it was waited for, that is over: its next outage has a time of its own."""
         self._reached = True
         self._retries.restart()
 
@@ -620,8 +620,8 @@ class Plan:
 
 def _is_unwritten(outcome: ExchangeOutcome) -> bool:
     """Whether the server says that nothing was written to the channel since it started."""
-    told = outcome.life if isinstance(outcome, Answer) else None
-    return told is not None and told.first is None
+    life = outcome.life if isinstance(outcome, Answer) else None
+    return life is not None and life.first is None
 
 
 def _may_retry(error: TrickleError) -> bool:

@@ -8,8 +8,8 @@ from typing import Final
 from tricklecast.trickle.errors import LocalProtocolError
 
 BACKWARDS: Final = 3
-"""The reference server's head goes back when an older segment gets its first byte late: by less than what is usually
-in flight."""
+"""The reference server's head goes back when an older segment gets its first byte late: by fewer segments than are
+usually in flight."""
 
 MAX_GIVEN_UP: Final = 64
 """Segments that were given up and may still arrive at a server: more than leave in the time for which a proxy can hold
@@ -19,7 +19,7 @@ a request back."""
 class Numbering:
     """The seqs of one publisher, and whether the channel that the server shows is still its own.
 
-    The server shows its head now and then. Four numbers say what it may be:
+    The server shows its head now and then. Four numbers limit its possible values:
 
     - ``confirmed``: the newest seq that the server has said it closed for this publisher. The head was beyond it, and
       a head never goes back within one epoch.
@@ -34,8 +34,9 @@ class Numbering:
         next: the seq of the next ticket; ``None`` while it is not known.
         newest, confirmed: see above; -1 while there is none.
         renewals: how often the channel was found to be gone, with all that it had.
-        epoch: the channel's, as the server counts; ``None`` while it has not told the present one.
-        forgotten: the segments that the server had confirmed, and does not have any more; ``None`` once that was told.
+        epoch: the channel's, as the server counts; ``None`` while the server has not named the present one.
+        forgotten: the segments that the server had confirmed, and does not have any more; ``None`` once the program was
+            told.
     """
 
     def __init__(self, start: int | None) -> None:
@@ -149,8 +150,8 @@ class Numbering:
         """Take in the head that the server shows; returns why it cannot be this publisher's doing, if so.
 
         Args:
-            head, epoch: what it says.
-            since: what was ``confirmed`` when it was asked. Its answer may have been overtaken by those that have
+            head, epoch: as the server says.
+            since: the value of ``confirmed`` when it was asked. Its answer may have been overtaken by those that have
                 confirmed more, on other connections.
             exact: it is a server whose head never goes back.
             unwritten: nothing was published to the channel since the server started.
@@ -192,7 +193,7 @@ class Numbering:
 
         Args:
             epoch: the one that the server has begun already.
-            since: what was ``confirmed`` when the server was asked.
+            since: the value of ``confirmed`` when the server was asked.
         """
         if since >= self._oldest >= 0:
             self.forgotten = range(max(head, self._oldest), since + 1)
@@ -205,7 +206,7 @@ class Numbering:
     def move(self, seq: int, head: int, *, begun: bool) -> int | None:
         """A seq lies too far ahead; returns where it goes instead, ``None`` if it is right and only came too early.
 
-        Only the first segment of all may have begun at a wrong place. What was numbered after it follows it. If the
+        Only the first segment of all may have begun at a wrong place. The segments numbered after it follow it. If the
         program chose its number, it is sent once more with a reset: with that a server takes any number from its head
         on.
         """
@@ -225,7 +226,7 @@ class Numbering:
     def skip(self, seq: int, to: int, *, begun: bool) -> int:
         """A seq cannot be used; returns the one that takes its place: ``to``, or the first after all that are in use.
 
-        All seqs beyond it are free again: whoever has one of them without having begun must ask for another.
+        All seqs beyond it are free again: a segment that has one of them and has not begun must get another.
         """
         assert self.next is not None, "a ticket was handed out"
         self._unsettled.discard(seq)

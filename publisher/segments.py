@@ -3,8 +3,8 @@
 A request is opened ahead (a preconnect), or when there is something to send and none is open. The first segment with
 something to send gets the first preconnect: so segments begin in the order of their seqs, whichever was entered first.
 
-What an answer means is decided in :mod:`tricklecast.publisher.core`, and :mod:`tricklecast.publisher.requests` makes
-the requests; this module obeys.
+The meaning of an answer is decided in :mod:`tricklecast.publisher.core`, and :mod:`tricklecast.publisher.requests`
+makes the requests; this module obeys.
 """
 
 from __future__ import annotations
@@ -119,7 +119,7 @@ class Segments:
 
     @property
     def error(self) -> Exception | None:
-        """Why nothing more can be published: a :class:`TrickleError`, or what a foreign transport raised."""
+        """Why nothing more can be published: a :class:`TrickleError`, or the error of a foreign transport."""
         return self.failure or self._plan.error
 
     @property
@@ -202,7 +202,7 @@ class Segments:
         """Drop the oldest segments as long as the condition holds for the oldest one that is left.
 
         Those that a connection carries come last: on a slow network each would be cut when most of it had been sent,
-        and half of what the network can take would be wasted. A connection that is silent for long is given up, and
+        and half of the network's capacity would be wasted. A connection that is silent for long is given up, and
         then its segment is the oldest one again. Before them come those for which a connection is being made: their
         numbers have to be used all the same.
         """
@@ -282,7 +282,7 @@ class Segments:
             self._ahead.append(self._open())
 
     async def rotate(self, every_s: float) -> None:
-        """End the preconnect as an empty segment whenever nothing was sent for so many seconds; never returns."""
+        """End the preconnect as an empty segment whenever nothing was sent for ``every_s`` seconds; never returns."""
         while True:
             await anyio.sleep_until(self._idle_since + every_s)
             if self.now() < self._idle_since + every_s:
@@ -548,7 +548,7 @@ class Segments:
                     self._report(Failed(error))
                 if upload.segment is not None:
                     self._settle(upload.segment, error)
-                self.cut_ahead()  # what else is under way gets its own answer
+                self.cut_ahead()  # other requests under way get their own answers
                 return False
             case RetryAfter(delay_s, exposed, holds):
                 upload.ticket = ticket.again(exposed=exposed)

@@ -137,11 +137,11 @@ class Carriers:
         self._queued = deque(sorted(self._queued, key=lambda one: one.ticket.seq))
 
     async def _run(self) -> None:
-        """Carry what is due, one upload after the other; never returns."""
+        """Carry the uploads that are due, one after the other; never returns."""
         woken = Notifier()
         while True:
             is_cut = False
-            with anyio.CancelScope() as scope:  # one for each upload would cost more than what it sends
+            with anyio.CancelScope() as scope:  # one for each upload would cost more than its bytes
                 while not is_cut:
                     if not self._due:
                         self._free.append(woken)

@@ -1,4 +1,4 @@
-"""A segment as the program writes it: what it may call when, and what it is told."""
+"""A segment as the program writes it: the calls that it may make at each stage, and their results."""
 
 from __future__ import annotations
 
@@ -80,7 +80,7 @@ class SegmentWriter:
         While the connection has to be made again, it returns at once as long as the chunk can be kept.
 
         A call that is cancelled has handed over the whole chunk, or nothing of it, and the segment goes on, unless the
-        cancellation leaves its block. ``sent`` of its receipt counts what was handed over.
+        cancellation leaves its block. ``sent`` of its receipt counts the bytes that were handed over.
 
         Args:
             chunk: the bytes. An empty one is ignored.
@@ -112,7 +112,7 @@ class SegmentWriter:
             self._writing = False
 
     def write_nowait(self, chunk: bytes) -> None:
-        """Write one chunk without waiting, for live media: what the connection does not take now waits in memory.
+        """Write one chunk without waiting, for live media: bytes that the connection does not take now wait in memory.
 
         Raises:
             TypeError: the chunk is not bytes.

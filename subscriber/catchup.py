@@ -61,7 +61,7 @@ MAX_DOUBLINGS: Final = 30
 
 
 class ServerWindow(NamedTuple):
-    """What an answer says of the segments that the server has.
+    """The segments that the server has, as an answer names them.
 
     Attributes:
         head: one more than the newest.

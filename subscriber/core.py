@@ -1,4 +1,4 @@
-"""The subscriber's decisions: which GET to make next, and what its answer means. No sockets, clock or random source.
+"""The subscriber's decisions: which GET to make next, and how to take its answer. No sockets, clock or random source.
 
 Theory of operation
 ===================
@@ -9,7 +9,7 @@ begin anew, and proxies answer for servers that are away.
 
 *The idea.* A :class:`Cursor` stands at one seq. Its caller makes the GET that :meth:`Cursor.ask` names, reports the
 result (:meth:`~Cursor.answered`, :meth:`~Cursor.lost` or :meth:`~Cursor.refreshed`) and carries out the
-:data:`Decision`. Three questions are answered elsewhere: which numbering is read, and what is missing in it
+:data:`Decision`. Three questions are answered elsewhere: which numbering is read, and which segments are missing in it
 (:mod:`~tricklecast.subscriber.numbering`); where a reader goes on that is too late
 (:mod:`~tricklecast.subscriber.catchup`); how long it waits after a failure, and when it gives up
 (:mod:`~tricklecast.trickle.client.retry`).
@@ -20,17 +20,17 @@ result (:meth:`~Cursor.answered`, :meth:`~Cursor.lost` or :meth:`~Cursor.refresh
   and repeated cannot skip a segment that began in between. A reader that does not keep up is the exception.
 - A 200 without a body is an empty segment, not an end. Only the ``Closed`` header ends a channel.
 - 404 means that the channel does not exist. The cursor waits for it only if the user asked for that
-  (``wait_for_channel_s``), or for ``reconnect_s`` after the server was lost: publishers come back to a restarted
-  server a little later.
+  (``wait_for_channel_s``), or for ``reconnect_s`` after the server was lost, or forgot a channel of which it had
+  told the epoch: publishers come back to a restarted server a little later.
 - 470 means that the segment does not exist; the answer says where the head is. The cursor goes forward if the segment
-  has left the window. It goes back within a numbering only if the server's head is behind what was already read, or if
+  has left the window. It goes back within a numbering only if the server's head is behind the newest one read, or if
   the channel has another life and its reader reads everything: then all of that life is new.
 - A reader reads everything if it began at ``earliest`` or at a number, or if ``on_lag`` is ``earliest``; it does not if
   ``on_lag`` is ``live``. In a new numbering, whose first seq the server tells, it begins at the first segment that is
   kept. Where segments have left the window before it came to them, it goes on at the oldest one. Any other reader goes
   on at the live edge.
-- If the server's head is behind what was read of the very same numbering (``Life``), the server was restarted and its
-  publisher is sending again what was in flight. The cursor waits until the head has caught up.
+- If the server's head is behind the newest segment that was read of the same numbering (``Life``), the server was
+  restarted and its publisher is sending again the segments in flight. The cursor waits until the head has caught up.
 - An outage lasts for a limited time, whether it shows as refused connections, resets or 5xx answers, or as silence
   where a server answers at once.
 
@@ -179,7 +179,7 @@ class Start(NamedTuple):
         return Position(self.ask) if self.named and self.ask is not None else None
 
 
-# What the cursor answers ------------------------------------------------------------------------------------------
+# The cursor's decisions --------------------------------------------------------------------------------------------
 
 
 class Ask(NamedTuple):
@@ -281,31 +281,31 @@ class Cursor:
         refresh_s: float = REFRESH_S,
         budget: RetryBudget | None = None,
     ) -> None:
-        # What a seek keeps. First, what the user wants:
+        # State that a seek keeps. First, the user's wishes:
         self._on_lag = on_lag
         self._reads_all = on_lag is OnLag.EARLIEST  # every segment is wanted, rather than the newest one
         self._waits_for_channel = wait_for_channel_s != 0
         self._refresh_s = refresh_s
-        # What is known of the server:
+        # Knowledge of the server:
         self._retries = Retries(budget=budget, reconnect_s=reconnect_s, wait_s=wait_for_channel_s)
         self._server_seen = False  # it has answered or held a GET, so the address is right
         self._channel_seen = False  # a segment has begun, so 404 says that the channel is over
         self._hold = False  # a segment was broken: the GET after the next segment is made after a delay
-        # What was read, and what is missing in it.
+        # The segments that were read, and those that are missing among them.
         self._numbering = KnownNumbering()
         self._start_at(start if isinstance(start, Start) else Start.parse(start))
 
     def _start_at(self, start: Start) -> None:
-        # What begins anew with each start and seek. First, the GET to make:
+        # State that begins anew with each start and seek. First, the GET to make:
         self._start = start
         self._asked, self._attempt = start.ask, 1
         self._from_head: int | None = None  # this number, below 0, is in the GET: ``_asked`` is the least it can mean
-        # What the requested seq stands for:
+        # The meaning of the requested seq:
         self._follows = start.position is not None  # it follows one that was read: here, or before the position
         self._takes_any = start.ask == 0 and not start.named  # it is not the user's: all that the channel has will do
-        # What has gone wrong since:
+        # Failures since then:
         self._catch_up = CatchUp()  # the reader was too late
-        self._rechecks = 0  # so many times a head that seems to have gone back was checked again
+        self._rechecks = 0  # how often a head that seems to have gone back was checked again
         self._retries.restart()
 
         known = self._numbering
@@ -380,7 +380,7 @@ class Cursor:
         """A segment's body was cut, or the GET for the rest of it failed.
 
         Args:
-            floor_s: what ``Retry-After`` said, in seconds.
+            floor_s: ``Retry-After`` of the answer, in seconds.
 
         Returns:
             Seconds to wait before the next GET for the rest; ``None`` if time or budget are used up.
@@ -410,7 +410,7 @@ class Cursor:
         """The GET got no answer: the connection could not be made, or broke.
 
         Args:
-            error: what happened; raised at last if nothing helps. All but a ``ConnectionLost`` is raised at
+            error: the cause; raised at last if nothing helps. All but a ``ConnectionLost`` is raised at
                 once: the peer does not speak the protocol, or wants another certificate of this client.
             taken: there is a server, since it held the GET for a while. Without this, and before any answer, the
                 address is most likely wrong.
@@ -505,8 +505,8 @@ class Cursor:
             return self._retry(error, answer.retry_after_s, rng)
         is_same = life is not None and (life.first is None or life.name == numbering.life)
         if is_same and self._follows and latest < asked:
-            # The server was restarted, and its publisher is sending again what was in flight. If it does not come back
-            # in time, what follows is for a head that has gone back.
+            # The server was restarted, and its publisher is sending again the segments in flight. If it does not come
+            # back in time, the rules below for a head that has gone back apply.
             wait = self._again(self._retries.outlast(now, rng), error)
             if isinstance(wait, Retry):
                 return Retry(wait.delay_s + (answer.retry_after_s or 0.0), error)

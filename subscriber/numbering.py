@@ -22,7 +22,7 @@ since a publisher may go on with the old numbers on a server that has forgotten 
 whether the publisher goes on with its numbers or begins anew. So both expectations are kept until a segment shows it: a
 seq at or above the former one goes on, a lower one begins anew.
 
-*Invariant.* What is known of one numbering is never mixed with what is known of the next one: where the reader goes
+*Invariant.* Knowledge of one numbering is never mixed with knowledge of the next one: where the reader goes
 over to another one without a segment of it, a new :class:`KnownNumbering` takes the place of the old one.
 """
 
@@ -33,7 +33,7 @@ from tricklecast.trickle.client.exchange import Answer
 
 
 class KnownNumbering:
-    """What a reader knows of the numbering that it reads. The arguments are the attributes."""
+    """A reader's knowledge of the numbering that it reads. The arguments are the attributes."""
 
     __slots__ = ("epoch", "expected", "expected_before", "head", "life", "restarted")
 
@@ -50,9 +50,9 @@ class KnownNumbering:
         # Its names; None where the server has not told them.
         self.epoch = epoch
         self.life = life
-        # The highest head of any answer: what is missing at the end of the channel is counted up to it.
+        # The highest head of any answer: the segments missing at the end of the channel are counted up to it.
         self.head = head
-        # The seq from which missed segments are counted; None where the reader takes what comes.
+        # The seq from which missed segments are counted; None where the reader takes any.
         self.expected = expected
         # The same before the server's head went back: its publisher may still go on with those numbers.
         self.expected_before = expected_before
@@ -94,7 +94,7 @@ class KnownNumbering:
         return 0 if expected is None else max(0, seq - expected)
 
     def gone_back(self, head: int, seq: int, *, follows: bool) -> KnownNumbering:
-        """What is known after the server's head was found to be behind what the reader wants.
+        """The knowledge after the server's head was found to be behind the seq that the reader wants.
 
         Args:
             head: the head now.
@@ -119,9 +119,9 @@ class KnownNumbering:
         """Learn from the answer that begins this segment; return how many were missed before it.
 
         Args:
-            epoch, life: what the answer says of its numbering.
+            epoch, life: the answer's names of its numbering.
             empty: the segment has no byte.
-            is_other: what :meth:`is_other` says of the answer.
+            is_other: the result of :meth:`is_other` for the answer.
             follows: the reader has read the segments before, so those of another numbering count from its first one.
         """
         if life is not None:

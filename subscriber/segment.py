@@ -1,8 +1,8 @@
 """One segment, as its subscriber reads it, and the GETs of segments.
 
 A GET of a segment always begins at its first byte. So the rest of a cut segment is read by the same GET once more: the
-bytes that the user has already come again, and are dropped. Their beginning and their end are compared with what the
-user has: on a server that was restarted in between, another segment may have that number.
+bytes that the user has already come again, and are dropped. Their beginning and their end are compared with the
+user's: on a server that was restarted in between, another segment may have that number.
 
 A server that cuts off a reader for being too slow looks like a broken network, and is handled in the same way: if the
 segment is still kept, it is read on; if it has left the window, ``on_lag`` says where to go.
@@ -90,7 +90,7 @@ class Segment:
         lag: newer segments that had begun when the server got the GET for this one; 0 at the live edge.
         truncated: why the segment is not whole, as the server said at its start or, at the latest, at its end.
             ``"skipped"``: it has no byte because its publisher passed it over; a segment that was published without a
-            byte has ``None``. ``"unknown"``: a proxy has dropped what the server said at the end, and the server does
+            byte has ``None``. ``"unknown"``: a proxy has dropped the server's word at the end, and the server does
             not have the segment any more.
         broken: the connection was cut before the segment's end, and the rest cannot be had.
         requested_at: when the GET was made that was answered with this segment, in seconds on a monotonic clock.
@@ -140,7 +140,7 @@ class Segment:
         self._in_vain = 0  # cuts in a row without a byte between them
         # A request of the reader's runs in a task of its own, so that it outlives a call that is cancelled.
         self._task: BackgroundTask | None = None
-        self._ending: Answer | None = None  # what the task has found
+        self._ending: Answer | None = None  # the answer that the task has found
         self._rest: tuple[Answer, bytes] | ConnectionLost | None = None
         self._stopped = False
         self._is_read = False  # a task reads it now
@@ -320,7 +320,7 @@ class Segment:
         return self._cut is not None
 
     async def _resume(self, error: ConnectionLost) -> bytes:
-        """Go on behind what was read, or mark the segment as broken."""
+        """Go on behind the bytes that were read, or mark the segment as broken."""
         rest: tuple[Answer, bytes] | ConnectionLost | None = None
         if self._task is None:
             # A body that ends too soon in the same way again will do so each time. Not so in a cluster: a replica ends
@@ -368,7 +368,7 @@ class Segment:
             task.check()
 
     async def _stop_task(self) -> None:
-        """Stop the task, and drop what it has found."""
+        """Stop the task, and drop its answer."""
         task, self._task = self._task, None
         if task is None:
             return
@@ -550,10 +550,10 @@ class Requests:
     async def rest(
         self, begun: NextSegment, received: Received, error: ConnectionLost, *, no_fault: bool
     ) -> tuple[Answer, bytes] | ConnectionLost:
-        """Request a segment until it goes on behind what was read of it.
+        """Request a segment until it goes on behind the bytes that were read of it.
 
         Args:
-            received: what the user has of it.
+            received: the bytes of it that the user has.
             no_fault: the connection did not break: it was silent, or its reader was cancelled. The first GET is made
                 at once, and costs no retry: it also asks whether the server is still there.
 
@@ -606,10 +606,10 @@ class Requests:
             no_fault = False
 
     async def _skip(self, begun: NextSegment, received: Received, answer: Answer) -> bytes | ConnectionLost | None:
-        """Drop what the user has; ``None`` if the segment does not begin with it.
+        """Drop the bytes that the user has; ``None`` if the segment does not begin with them.
 
         Returns:
-            The bytes that came with the last ones of what was dropped.
+            The bytes that came with the last ones of those dropped.
         """
         first: bytes | ConnectionLost | None = None
         body, again, chunk = answer.body, Received(), b""
@@ -663,7 +663,7 @@ def is_shorter(answer: Answer, size: int) -> bool:
 def may_come(answer: Answer, begun: NextSegment, *, was_away: bool) -> bool:
     """Whether a server that lacks bytes which the reader has of a segment may have them soon.
 
-    It was restarted, or another node takes the channel over, and the publisher sends again what was on its way: the
+    It was restarted, or another node takes the channel over, and the publisher sends its open segments again: the
     channel is not there yet, or ends before the segment, or the segment has not grown again.
 
     Args:
