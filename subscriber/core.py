@@ -301,7 +301,7 @@ class Cursor:
         self._asked, self._attempt = start.ask, 1
         self._from_head: int | None = None  # this number, below 0, is in the GET: ``_asked`` is the least it can mean
         # The meaning of the requested seq:
-        self._follows = start.position is not None  # it follows one that was read: here, or before the position
+        self._follows = start.position is not None  # it follows one that was read or skipped, here or before a position
         self._takes_any = start.ask == 0 and not start.named  # it is not the user's: all that the channel has will do
         # Failures since then:
         self._catch_up = CatchUp()  # the reader was too late
@@ -649,6 +649,10 @@ class Cursor:
         )
         if step is None:
             return Stop(error)
+        if not self._follows and answer.life is not None and answer.life.first is not None:
+            # Nothing was read yet, but the number to go on at is one of this numbering, not of one that begins later.
+            self._numbering.epoch, self._numbering.life = answer.natural(wire.EPOCH), answer.life.name
+            self._follows = True
         self._go_to(step.seq)
         self._from_head = step.from_head
         return Jump(step.seq, step.delay_s, error)

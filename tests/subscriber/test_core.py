@@ -1224,6 +1224,22 @@ class TestLives:
         assert driver.asked == 5
         assert driver.read(5, epoch=1, life="a:0") == NextSegment(5, epoch=1, life="a")
 
+    @pytest.mark.parametrize("start", [0, "earliest"])
+    def test_a_reader_that_was_sent_on_before_it_read_anything_knows_the_numbering(self, start: AnyStart) -> None:
+        """The number that it was sent to is one of that numbering, not of one that begins before the reader asks."""
+        driver = Driver(start)
+        assert jump(driver.answer(470, latest=2, earliest=1, next=1, epoch=1, life="a:0")).seq == 1
+        assert driver.cursor.ask() == Ask(1, 1, "a", 1)
+        assert jump(driver.answer(470, latest=1, earliest=0, epoch=2, life="b:0")).seq == 0
+        begun = driver.read(0, epoch=2, life="b:0")
+        assert (begun.gap, begun.restarted) == (0, True)
+
+    def test_a_reader_that_was_sent_on_by_a_server_without_a_numbering_does_not(self) -> None:
+        """Nothing was written there since its start: it does not know of which numbering its segments are."""
+        driver = Driver(0)
+        assert jump(driver.answer(470, latest=2, earliest=1, next=1, epoch=1, life="a")).seq == 1
+        assert driver.cursor.ask() == Ask(1)
+
     def test_it_is_not_waited_for_without_end(self) -> None:
         """Then the publisher is not coming back, and the reader goes where the head is."""
         driver = self.at()
