@@ -466,9 +466,11 @@ class Publisher:
             with anyio.move_on_after(CLOSE_S) as limit:
                 if end and self._owns_channel:
                     epoch = self._plan.numbering.epoch
-                    await self._ask(lambda attempt: self._requests.delete(attempt, epoch), self._plan.on_delete)
+                    await self._end_channel(epoch)
                     ended = True
-                    await self._segments.close_ahead(LINGER_S)
+                    # A server that tells no epoch cannot know that a preconnect was meant for the channel's former one.
+                    if await self._segments.close_ahead(LINGER_S) and epoch is None:
+                        await self._end_channel(None)
                 elif self._owns_channel:
                     self._segments.cut_ahead()
                     await self._segments.leave(LEAVE_S)
@@ -483,6 +485,9 @@ class Publisher:
         if end and self._segments.failure is not None:
             raise self._segments.failure
         return unconfirmed
+
+    async def _end_channel(self, epoch: int | None) -> None:
+        await self._ask(lambda attempt: self._requests.delete(attempt, epoch), self._plan.on_delete)
 
     def _check_opened(self) -> None:
         if self._state is _State.NEW:

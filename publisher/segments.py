@@ -329,13 +329,23 @@ class Segments:
         self._accepting = False
         self._stopped = True
 
-    async def close_ahead(self, limit_s: float) -> None:
-        """End the preconnects, and wait for their answers, which are most often there already."""
+    async def close_ahead(self, limit_s: float) -> bool:
+        """The channel was ended: end the preconnects, and wait for their answers, which are most often there already.
+
+        Returns:
+            Whether the channel may be there again. Each preconnect has a connection of its own, and one that came to
+            the server after the end has begun the channel anew, if the server creates channels: it is answered as an
+            empty segment, and not with the channel's end.
+        """
+        confirmed = self._plan.numbering.confirmed
         for upload in self._ahead:
             upload.body.end()
         with anyio.move_on_after(limit_s):
             while self._ahead:
                 await self._changed.wait()
+        unanswered = len(self._ahead) > 0
+        self.cut_ahead()
+        return unanswered or self._plan.numbering.confirmed > confirmed
 
     async def leave(self, limit_s: float) -> None:
         """Tell the server, within ``limit_s`` seconds, that another publisher need not wait for this one to come back.
@@ -546,9 +556,9 @@ class Segments:
             case Stop(error):
                 if not self._stopped:
                     self._report(Failed(error))
+                    self.cut_ahead()  # other requests under way get their own answers
                 if upload.segment is not None:
                     self._settle(upload.segment, error)
-                self.cut_ahead()  # other requests under way get their own answers
                 return False
             case RetryAfter(delay_s, exposed, holds):
                 upload.ticket = ticket.again(exposed=exposed)
