@@ -27,12 +27,15 @@ holds older ones. Most servers say where the hole ends, so it costs one request.
 tries one seq and goes to the head then; a reader of everything tries seqs at growing distances.
 
 The Go reference server says neither where its window begins nor where a hole ends, so the window is guessed
-(:data:`REFERENCE_WINDOW`). A second guess is made at once: a channel of short segments would move on by more than the
-window in any pause. As such a server may know no number below -2, later steps go to the newest segment.
+(:data:`REFERENCE_WINDOW`). A second guess is made at once, and in a hole a third one: a channel of short segments would
+move on by more than the window in any pause. In a hole three guesses are enough, since they go 1, 1 and 2 further, and
+a hole in a window of five cannot be wider. For example, a server was restarted and its publisher went on at 30: a
+reader that wants 26 asks for 27, 28 and 30. As such a server may know no number below -2, later steps go to the newest
+segment.
 
 *Invariants.* Each step goes forward, and not beyond the head. If no segment was read since the step before, there is a
-pause, but for that guess, and the budget pays: from the second step on, or from the fourth where they count from the
-head (or guess).
+pause, but for those guesses, and the budget pays: from the second step on, or from the fourth where they count from
+the head (or guess).
 """
 
 from __future__ import annotations
@@ -128,7 +131,8 @@ class CatchUp:
             # In a hole without a known end one seq is tried, but not twice in a row.
             is_late = earliest is None or is_gone or (window.following is None and not is_fresh)
         row = self._row if is_late and now < self._row_at + LATE_AGAIN_S else 0
-        from_head = row > 0 and (is_gone or not reads_all)
+        is_guess = earliest is None and reads_all and (row == 1 or (row == 2 and not is_gone))
+        from_head = row > 0 and (is_gone or not reads_all or (earliest is None and not is_guess))
         if not is_late:
             seq = max(oldest, window.following or 0)
         elif reads_all and not (from_head and row > 1 and earliest is None):
@@ -139,7 +143,6 @@ class CatchUp:
             seq, from_head = wanted_before, False
         seq = min(max(seq, asked + 1, oldest), window.head)
         from_head = from_head and seq < window.head and (earliest is not None or seq == window.head - 1)
-        is_guess = earliest is None and reads_all and row == 1
         delay_s = self._pay(row, retries, now, rng, is_guess=is_guess, from_head=from_head)
         if delay_s is None:
             return None
@@ -168,7 +171,7 @@ class CatchUp:
             return None
         retries.failures += 1
         delay_s = 0.0 if failures == 0 or is_guess else retries.delay_s(rng)
-        if row > 1:
+        if row > 1 and not is_guess:
             pause_s = LATE_PAUSE_S * (1.0 + rng.uniform(0.0, PAUSE_SPREAD))
             delay_s = max(delay_s, self._row_at + pause_s - now)
         return delay_s

@@ -202,6 +202,23 @@ class TestReferenceServer:
         assert [step.seq for step in steps[:2]] == [95, 97]
         assert [step.delay_s > 0 for step in steps] == [False, False, True]
 
+    @pytest.mark.parametrize("asked", [26, 27, 28, 29])
+    def test_a_hole_is_crossed_at_once(self, asked: int) -> None:
+        """Its publisher went on behind it after a restart, and a fast channel has that segment for a moment only."""
+        reader, steps = Reader(asked, budget=RetryBudget(0, 0)), []
+        while reader.asked < 30:
+            steps.append(reader.step(31))
+        assert len(steps) <= 3
+        assert all(step.from_head is None and step.delay_s == 0 for step in steps)
+
+    def test_a_hole_that_moves_on_meanwhile_is_left_to_the_newest(self) -> None:
+        """Any number would be gone after a pause. Pauses grow, and end."""
+        reader = Reader(26, budget=RetryBudget(0, 2))
+        steps = [reader.step(head) for head in (31, 31, 31, 32, 33)]
+        assert [step.from_head for step in steps] == [None, None, None, wire.SEQ_CURRENT, wire.SEQ_CURRENT]
+        assert [step.delay_s >= LATE_PAUSE_S for step in steps] == [False, False, False, True, True]
+        assert reader.try_step(34) is None
+
     def test_a_young_channel_is_not_looked_for_below_its_first_segment(self) -> None:
         """Nor where the reader asked already."""
         assert Reader(0).step(3).seq == 1
