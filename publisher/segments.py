@@ -37,6 +37,7 @@ from tricklecast.trickle.client.exchange import Answer, ExchangeOutcome, Lost
 from tricklecast.trickle.client.retry import Stop
 from tricklecast.trickle.client.tasks import HomeLoop, Notifier, clock
 from tricklecast.trickle.errors import (
+    ChannelEnded,
     ClosedHere,
     ConnectionLost,
     PublisherFull,
@@ -557,6 +558,9 @@ class Segments:
                 if not self._stopped:
                     self._report(Failed(error))
                     self.cut_ahead()  # other requests under way get their own answers
+                    knows_epochs = isinstance(outcome, Answer) and wire.EPOCH in outcome.headers
+                    if isinstance(error, ChannelEnded) and not knows_epochs:
+                        self._end_with_channel(error)
                 if upload.segment is not None:
                     self._settle(upload.segment, error)
                 return False
@@ -578,6 +582,17 @@ class Segments:
         self._notify()  # the answer may have told of a head that lets others begin
         await anyio.sleep(0.0 if holds else delay_s)
         return True
+
+    def _end_with_channel(self, error: ChannelEnded) -> None:
+        """The channel has ended at a server of another make, go-livepeer's for example.
+
+        Such a server answers only the preconnects with that. It takes the rest of a segment under way and confirms it,
+        although readers got the first part only.
+        """
+        for segment in list(self._pending):
+            if segment.upload is not None:
+                self._settle(segment, error)
+                segment.upload.cut()
 
     def _renumber(self, upload: Upload, ticket: Ticket, seq: int) -> None:
         """Give a segment another number, and those that wait behind it the ones behind that, in their order.

@@ -3,13 +3,16 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 
 import pytest
 
 from tests.publisher.fakes import Trickle, publisher
 from tests.support.peers import Head, Peer, fake_server, run
+from tests.support.waiting import until
 from tricklecast.publisher import client
-from tricklecast.trickle import wire
+from tricklecast.publisher.events import Failed, PublisherEvent, SegmentLost, SegmentPublished
+from tricklecast.trickle import errors, wire
 
 
 class Autocreating(Trickle):
@@ -29,14 +32,18 @@ class Autocreating(Trickle):
         if head.method == "GET":
             await peer.answer(404)
         elif head.method == "DELETE":
-            channel, self.channel = self.channel, None
-            await peer.answer(200 if channel is not None else 400)
-            if channel is not None:
-                channel.set()
-                self.ended.set()
+            await peer.answer(200 if self.channel is not None else 400)
+            self.end()
         else:
             return await self._post(peer, int(head.path.rsplit("/", 1)[1]))
         return True
+
+    def end(self) -> None:
+        """End the channel, as any client may."""
+        channel, self.channel = self.channel, None
+        if channel is not None:
+            channel.set()
+            self.ended.set()
 
     async def _post(self, peer: Peer, seq: int) -> bool:
         if seq in self.late:
@@ -52,7 +59,10 @@ class Autocreating(Trickle):
         if first.result() is None:
             await peer.answer(200, {wire.SEQ: seq, "Connection": "close"})
             return False
-        await peer.body()
+        try:
+            await peer.body()
+        except (ValueError, asyncio.IncompleteReadError, ConnectionError):
+            return False  # it was cut off
         await peer.answer(200, {wire.SEQ: seq})
         return True
 
@@ -122,5 +132,66 @@ def test_a_server_that_tells_epochs_is_asked_once() -> None:
                 await pub.publish(b"x")
                 await trickle.seen("POST 1")
             assert trickle.log == ["GET next", "POST 0", "POST 1", "DELETE"]
+
+    run(main())
+
+
+def test_a_segment_under_way_ends_with_its_channel() -> None:
+    """The server would confirm it, while its readers got a part only; those that were confirmed stay so."""
+
+    async def main() -> None:
+        trickle = Autocreating()
+        events: list[PublisherEvent] = []
+        async with fake_server(trickle) as server:
+            pub = await publisher(server, start=0, on_event=events.append).open()
+            before = await pub.publish(b"whole")
+            segment = await pub.begin()
+            await segment.write(b"the first part")
+            overlapping = await pub.begin()
+            await overlapping.write(b"of the next one")
+            idle = await pub.begin()
+            await trickle.seen("POST 3")
+            trickle.end()
+            await until(lambda: pub.error is not None)
+            with pytest.raises(errors.ChannelEnded):
+                await segment.write(b"the rest")
+            for writer in (segment, overlapping, idle):
+                with pytest.raises(errors.ChannelEnded):
+                    await writer.end()
+            assert (before.seq, before.sent) == (0, 5)
+            told = [type(event) for event in events if isinstance(event, Failed | SegmentLost | SegmentPublished)]
+            assert told == [SegmentPublished, Failed, SegmentLost, SegmentLost]
+            assert (pub.statistics().segments, pub.statistics().lost) == (1, 2)
+            await pub.close()
+        assert "DELETE" not in trickle.log
+
+    run(main())
+
+
+def test_a_segment_that_waits_for_its_answer_ends_with_its_channel() -> None:
+    """Nobody knows which was first, its last byte or the channel's end: it counts as lost, whatever comes later."""
+
+    async def main() -> None:
+        trickle = Autocreating()
+        told = asyncio.Event()
+
+        async def late(peer: Peer, head: Head) -> None:
+            await peer.body()
+            await told.wait()
+            with contextlib.suppress(ConnectionError):
+                await peer.answer(200, {wire.SEQ: 0, "Connection": "close"})
+
+        trickle.instead = {"POST 0": [late]}
+        async with fake_server(trickle) as server:
+            pub = await publisher(server, start=0).open()
+            async with pub.segment(wait=False) as segment:
+                await segment.write(b"whole")
+            await until(lambda: trickle.channel is not None)
+            trickle.end()
+            await until(lambda: pub.error is not None)
+            told.set()
+            with pytest.raises(errors.ChannelEnded):
+                await segment.settled()
+            await pub.close()
 
     run(main())
