@@ -216,7 +216,7 @@ def test_the_source_may_be_away_too(film: Path) -> None:
     async def source(exchange: Exchange) -> None:
         nonlocal is_away
         if exchange.tail == "0":
-            await exchange.segment(0, cut(film)[0], epoch=1, Content_Type="video/mp2t")
+            await exchange.segment(0, cut(film)[0], Content_Type="video/mp2t")  # of a server that tells no ends
         elif is_away:
             is_away = False
             await exchange.text(404, "Stream not found")
