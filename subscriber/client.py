@@ -657,7 +657,7 @@ class Fetcher:
             self._monitor.counts["refreshes"] += 1
             found = await self._requests.get(Ask(None), NEXT_S)
             if isinstance(found, Lost) and not pending.abandoned:
-                return self._settled(pending, self._lost(found, requested_at))
+                return await self._settled(pending, self._lost(found, requested_at))
             requested_at = self._now()
         wanted = self._cursor.ask()
         found = await self._requests.get(wanted, self._cursor.refresh_after(self._runtime.rng), may_wait=True)
@@ -669,19 +669,24 @@ class Fetcher:
                 assert isinstance(found, Answer)
                 found.requested_at, found.answered_at = requested_at, self._now()
                 pending.result, pending.answer = outcome, found
+                if self._requests.pauses:
+                    self._requests.back()
                 return None
         finally:
             if isinstance(found, Answer) and pending.answer is None:
                 await found.body.aclose()
         if outcome is None:
             return None if pending.abandoned else 0.0
-        return self._settled(pending, outcome)
+        return await self._settled(pending, outcome)
 
-    def _settled(self, pending: Preconnect, outcome: Decision) -> float | None:
-        """After how many seconds to make another GET; ``None`` if there is none to make."""
+    async def _settled(self, pending: Preconnect, outcome: Decision) -> float | None:
+        """After how many seconds to make another GET; ``None`` if there is none to make. A retry has waited here."""
         if isinstance(outcome, End | Stop):
             pending.result = outcome
             return None
+        if isinstance(outcome, Retry):
+            await self._requests.pause(outcome.delay_s, outcome.error)
+            return 0.0
         return outcome.delay_s
 
     def _lost(self, lost: Lost, requested_at: float) -> Decision:

@@ -4,6 +4,10 @@ A GET of a segment always begins at its first byte. So the rest of a cut segment
 bytes that the user has already come again, and are dropped. Their beginning and their end are compared with the
 user's: on a server that was restarted in between, another segment may have that number.
 
+After an outage two GETs wait, each for itself: the one for the rest, and the one for the next segment. The user gets
+neither before the slower one, so the answer that the server is back ends the pause of the other, too
+(:meth:`Requests.pause`).
+
 A server that cuts off a reader for being too slow looks like a broken network, and is handled in the same way: if the
 segment is still kept, it is read on; if it has left the window, ``on_lag`` says where to go.
 """
@@ -25,11 +29,14 @@ from tricklecast.trickle.client import faults
 from tricklecast.trickle.client.connection import RequestTimeouts, ResponseBody
 from tricklecast.trickle.client.exchange import Answer, ExchangeOutcome, Lost, TrickleClient, exchange
 from tricklecast.trickle.client.nodes import Nodes, ask, shown
+from tricklecast.trickle.client.retry import MIN_DELAY_S
 from tricklecast.trickle.client.tasks import BackgroundTask, HomeLoop, clock
 from tricklecast.trickle.errors import (
+    BrokenByPeer,
     ClosedHere,
     ConnectionLost,
     Position,
+    SegmentMissing,
     SegmentTooLarge,
     TrickleError,
     header_int,
@@ -59,6 +66,9 @@ has the segment sends it at once; a server that lets the reader wait has another
 
 NEXT_S: Final = 10.0
 """How long a server may take to say where the head is, which it knows."""
+
+BACK_S: Final = 0.25
+"""A GET whose pause ends early, since the server is back, is made within this time: not all readers at once."""
 
 COMPARED_BYTES: Final = 4096
 """Bytes at the beginning and at the end of a cut segment that the reader compares before it reads on."""
@@ -470,6 +480,7 @@ class Requests:
         auth: authentication of each request; ``None``: that of ``http``.
         now: the clock of the runtime: seconds.
         waits: how many in a row had no answer, as far as their maker has counted them here.
+        pauses: those that may end early, each with the failure that it follows.
     """
 
     nodes: Nodes
@@ -481,6 +492,7 @@ class Requests:
     now: Callable[[], float]
     headers: dict[str, str]
     waits: int = 0
+    pauses: dict[anyio.CancelScope, BrokenByPeer] = field(default_factory=dict)
 
     async def get(self, wanted: Ask, wait_s: float, *, may_wait: bool = False) -> ExchangeOutcome | None:
         """Make one GET; ``None`` if the head of a segment did not come within ``wait_s`` seconds.
@@ -520,7 +532,34 @@ class Requests:
         )
         if isinstance(found, Answer):
             self.waits = 0
+            if self.pauses and found.status == wire.Status.SEQ_MISSING:
+                self.back(SegmentMissing)
         return None if isinstance(found, Lost) and found.waited_s and wanted.seq is not None else found
+
+    async def pause(self, delay_s: float, cause: TrickleError) -> None:
+        """Wait before a GET that has failed is made again, or until another GET shows that the server is back.
+
+        A segment that begins or goes on shows it, and so does a 470, but not to a GET that got 470 itself: two GETs
+        would end each other's pauses for ever. So each pause that lasts its time ends one other early, at most, and so
+        does each segment. A pause that the server asks for lasts its time, whatever another GET gets.
+        """
+        if not isinstance(cause, BrokenByPeer) or cause.retry_after or cause.status == wire.Status.TOO_MANY_REQUESTS:
+            await self.runtime.sleep(delay_s)
+            return
+        with anyio.CancelScope() as scope:
+            self.pauses[scope] = cause
+            try:
+                await self.runtime.sleep(delay_s)
+            finally:
+                del self.pauses[scope]
+        if scope.cancelled_caught:
+            await self.runtime.sleep(self.runtime.rng.uniform(MIN_DELAY_S, BACK_S))
+
+    def back(self, *but_after: type[BrokenByPeer]) -> None:
+        """The server is back: end the pauses of other GETs, but not those that follow such a failure."""
+        for scope, cause in self.pauses.items():
+            if not isinstance(cause, but_after):
+                scope.cancel()
 
     def _moved(self, error: TrickleError, pause_s: float, attempt: int) -> None:
         """A GET goes to another node."""
@@ -571,7 +610,7 @@ class Requests:
                 if delay_s is None:
                     return error
                 self.monitor.emit(Retrying(cause, delay_s, received.attempts + 1))
-                await self.runtime.sleep(delay_s)
+                await self.pause(delay_s, cause)
             received.attempts += 1
             found = await self.get(Ask(begun.seq, received.attempts), ANSWER_S)
             floor_s = None
@@ -584,6 +623,7 @@ class Requests:
                     first = await self._skip(begun, received, answer)
                     if isinstance(first, bytes):
                         self.cursor.resumed()
+                        self.back()
                         return answer, first
                     if first is None:
                         return error

@@ -4,10 +4,13 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import itertools
 import ssl
 from collections.abc import Awaitable, Callable
 from pathlib import Path
 
+import anyio
+import anyio.lowlevel
 import pytest
 
 from tests.subscriber.fake import Exchange, fake, run, timed
@@ -16,6 +19,7 @@ from tests.support.certificates import make_certificate
 from tests.support.streams import serve_streams
 from tricklecast.subscriber import Subscriber
 from tricklecast.subscriber.client import HELD_S
+from tricklecast.subscriber.segment import Runtime
 from tricklecast.trickle.backoff import BUDGET_RESERVE, CAP_S
 from tricklecast.trickle.client.retry import RECONNECT_S
 from tricklecast.trickle.errors import ConnectionLost, Refused
@@ -185,3 +189,197 @@ async def pump(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> No
                 writer.write(data)
     finally:
         writer.close()
+
+
+# Two GETs wait for one server: the one for the rest of the segment that is read, and the one for the next segment.
+
+
+class Held:
+    """The first pause lasts until it is let go; later ones take no time."""
+
+    def __init__(self) -> None:
+        self.begun, self.over = anyio.Event(), anyio.Event()
+        self.ended_early = False
+        self._count = 0
+
+    async def __call__(self, delay_s: float) -> None:
+        self._count += 1
+        if self._count > 1:
+            await anyio.lowlevel.checkpoint()
+            return
+        self.begun.set()
+        try:
+            await self.over.wait()
+        finally:
+            self.ended_early = not self.over.is_set()
+
+
+async def cut_zero(exchange: Exchange, when: anyio.Event | None = None) -> None:
+    await exchange.begin(0, epoch=1, life="a:0")
+    await exchange.chunk(b"one")
+    if when is not None:
+        await when.wait()
+    exchange.abort()
+
+
+async def whole_zero(exchange: Exchange) -> None:
+    await exchange.segment(0, b"one", b"two", epoch=1, life="a:0")
+
+
+async def behind(exchange: Exchange) -> None:
+    """The server was restarted, and the segment is not there yet: its publisher is not back."""
+    await exchange.text(470, "no", latest=0, earliest=0, epoch=1, life="a:0")
+
+
+async def absent(exchange: Exchange) -> None:
+    """Nor is the channel."""
+    await exchange.text(404, "no")
+
+
+async def next_begins(exchange: Exchange) -> None:
+    await exchange.segment(1, b"next", epoch=1, life="a:0")
+
+
+@pytest.mark.parametrize("failure", [reset, absent, says(502), behind], ids=lambda look: look.__name__)
+def test_the_rest_of_a_segment_ends_the_pause_before_the_next_one(failure: Look) -> None:
+    """It shows that the server is back, and the user would otherwise wait for both."""
+
+    async def main() -> None:
+        held = Held()
+
+        async def handler(exchange: Exchange) -> None:
+            attempt = exchange.headers["trickle-attempt"]
+            match exchange.tail, attempt:
+                case "0", "1":
+                    await cut_zero(exchange, held.begun)
+                case "0", _:
+                    await whole_zero(exchange)
+                case "1", "1":
+                    await failure(exchange)
+                case "1", _:
+                    await next_begins(exchange)
+                case _:
+                    await exchange.empty(404, closed="terminated", latest=2)
+
+        async with subscribed(handler, start=0, runtime=Runtime(sleep=held)) as (subscriber, _):
+            assert await collect(subscriber) == [(0, b"onetwo"), (1, b"next")]
+        assert held.ended_early
+
+    run(main)
+
+
+@pytest.mark.parametrize("answer", [next_begins, behind], ids=lambda look: look.__name__)
+def test_an_answer_about_the_next_segment_ends_the_pause_before_the_rest(answer: Look) -> None:
+    """A 470 shows it, too."""
+
+    async def main() -> None:
+        held = Held()
+
+        async def handler(exchange: Exchange) -> None:
+            attempt = exchange.headers["trickle-attempt"]
+            match exchange.tail, attempt:
+                case "0", "1":
+                    await cut_zero(exchange)
+                case "0", _:
+                    await whole_zero(exchange)
+                case "1", "1":
+                    await held.begun.wait()
+                    await answer(exchange)
+                case "1", _:
+                    await next_begins(exchange)
+                case _:
+                    await exchange.empty(404, closed="terminated", latest=2)
+
+        async with subscribed(handler, start=0, runtime=Runtime(sleep=held)) as (subscriber, _):
+            assert await collect(subscriber) == [(0, b"onetwo"), (1, b"next")]
+        assert held.ended_early
+
+    run(main)
+
+
+@pytest.mark.parametrize(
+    ("status", "headers"), [(429, {}), (503, {"Retry_After": 3}), (470, {"latest": 1, "Retry_After": 3})]
+)
+def test_a_pause_that_the_server_asks_for_lasts_its_time(status: int, headers: dict[str, int]) -> None:
+    """Whatever the other GET is answered."""
+
+    async def main() -> None:
+        held = Held()
+
+        async def handler(exchange: Exchange) -> None:
+            attempt = exchange.headers["trickle-attempt"]
+            match exchange.tail, attempt:
+                case "0", "1":
+                    await cut_zero(exchange, held.begun)
+                case "0", _:
+                    await whole_zero(exchange)
+                case "1", "1":
+                    await exchange.text(status, "no", **headers)
+                case _:
+                    await exchange.empty(404, closed="terminated", latest=1)
+
+        async with subscribed(handler, start=0, runtime=Runtime(sleep=held)) as (subscriber, server):
+            assert await (await anext(subscriber)).read() == b"onetwo"
+            await anyio.wait_all_tasks_blocked()
+            assert server.tails.count("1") == 1
+            held.over.set()
+            assert await collect(subscriber) == []
+        assert not held.ended_early
+
+    run(main)
+
+
+async def shorter(exchange: Exchange) -> None:
+    """The server has lost what the reader has of the segment."""
+    await exchange.begin(0, epoch=1, life="a:0", size=1)
+    await exchange.closed_by_client()
+
+
+async def cut_again(exchange: Exchange) -> None:
+    """The segment breaks before it has come to what is new."""
+    await exchange.begin(0, epoch=1, life="a:0")
+    await exchange.chunk(b"o")
+    exchange.abort()
+
+
+@pytest.mark.parametrize("rest", [(behind,), (absent,), (shorter,), (cut_again,), (behind, reset), (cut_again, behind)])
+@pytest.mark.parametrize("following", [(behind,), (absent,), (behind, reset), (reset, reset, behind)])
+def test_two_gets_do_not_end_each_others_pauses_for_ever(rest: tuple[Look, ...], following: tuple[Look, ...]) -> None:
+    """A pause that lasts its time lets the other GET go earlier, at most: a server that stays as it is sees few."""
+    speed = 50
+    lasted: list[float] = []
+    ended_early = 0
+
+    async def sleep(delay_s: float) -> None:
+        nonlocal ended_early
+        is_over = False
+        try:
+            await anyio.sleep(delay_s / speed)
+            is_over = True
+            lasted.append(delay_s)
+        finally:
+            ended_early += not is_over
+
+    async def main() -> None:
+        looks = {"0": itertools.cycle(rest), "1": itertools.cycle(following)}
+        is_asked = anyio.Event()
+
+        async def handler(exchange: Exchange) -> None:
+            if exchange.headers["trickle-attempt"] != "1":
+                await next(looks[exchange.tail])(exchange)
+            elif exchange.tail == "0":
+                await cut_zero(exchange, is_asked)
+            else:
+                is_asked.set()
+                await reset(exchange)
+
+        runtime = Runtime(sleep=sleep, clock=lambda: lambda: anyio.current_time() * speed)
+        async with subscribed(handler, start=0, runtime=runtime) as (subscriber, _):
+            segment = await anext(subscriber)
+            assert await segment.read_some() == b"one"
+            assert await segment.read_some() == b""
+            assert segment.broken is not None
+            # Behind each pause that ended early there is a short one.
+            assert ended_early <= len(lasted) - ended_early + 2
+
+    run(main)
