@@ -649,9 +649,10 @@ class Cursor:
         )
         if step is None:
             return Stop(error)
-        if not self._follows and answer.life is not None and answer.life.first is not None:
-            # Nothing was read yet, but the number to go on at is one of this numbering, not of one that begins later.
-            self._numbering.epoch, self._numbering.life = answer.natural(wire.EPOCH), answer.life.name
+        life = answer.life
+        if life is not None and life.first is not None and (self._numbering.life is None or not self._follows):
+            # Nothing of it was read yet, but the number to go on at is one of this numbering, not of a later one.
+            self._numbering.epoch, self._numbering.life = answer.natural(wire.EPOCH), life.name
             self._follows = True
         self._go_to(step.seq)
         self._from_head = step.from_head

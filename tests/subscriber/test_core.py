@@ -1234,6 +1234,16 @@ class TestLives:
         begun = driver.read(0, epoch=2, life="b:0")
         assert (begun.gap, begun.restarted) == (0, True)
 
+    def test_a_reader_that_was_sent_on_twice_knows_the_numbering(self) -> None:
+        """It was sent back to a numbering without a segment, and then on within it: its name was not known before."""
+        driver = self.at(2, "p:0", start=1)
+        assert jump(driver.answer(470, latest=0, earliest=0, epoch=2, life="s")).seq == 0
+        assert jump(driver.answer(470, latest=2, earliest=1, next=1, epoch=2, life="s:1")).seq == 1
+        assert driver.cursor.ask() == Ask(1, 1, "s", 2)
+        assert jump(driver.answer(470, latest=2, earliest=0, epoch=2, life="p3:0")).seq == 0
+        begun = driver.read(0, epoch=2, life="p3:0")
+        assert (begun.gap, begun.restarted) == (0, True)
+
     def test_a_reader_that_was_sent_on_by_a_server_without_a_numbering_does_not(self) -> None:
         """Nothing was written there since its start: it does not know of which numbering its segments are."""
         driver = Driver(0)
