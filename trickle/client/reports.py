@@ -36,7 +36,8 @@ class Retrying(Event):
 
     Attributes:
         error: why it failed.
-        delay_s: how many seconds the client waits before it.
+        delay_s: how many seconds the client waits before it; less if another of its requests shows meanwhile that the
+            server is back.
         attempt: the number of the attempt that follows; the first request was 1.
         seq: the segment that a publisher's request is for; ``None`` for a question about the channel, and for a
             subscriber.
