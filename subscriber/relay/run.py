@@ -32,7 +32,7 @@ from tricklecast.subscriber.troubles import Troubles
 from tricklecast.trickle.amounts import count, rate, size
 from tricklecast.trickle.client.retry import RECONNECT_S, Retries
 from tricklecast.trickle.client.tasks import Notifier, beside
-from tricklecast.trickle.errors import TrickleError
+from tricklecast.trickle.errors import ConnectionLost, TrickleError
 from tricklecast.trickle.pyav import need_pyav
 from tricklecast.trickle.terminal import NO_CREDENTIALS, Credentials, RateMeter, Screen
 
@@ -140,9 +140,13 @@ class _Relay:
         )
         async with subscriber:
             async for segment in subscriber:
-                data = await segment.read()
+                try:
+                    data = await segment.read()
+                except ConnectionLost:  # it broke: its rest cannot be had; what came before is still there
+                    data = await segment.read_some()
                 self._troubles.over()
-                self._add(_Waiting(segment.seq, data, segment.complete, not segment.gap and not segment.restarted))
+                if data:
+                    self._add(_Waiting(segment.seq, data, segment.complete, not segment.gap and not segment.restarted))
         self._is_over = True
         self._changed.notify()
         await anyio.sleep_forever()  # the sender ends the run

@@ -234,6 +234,45 @@ def test_the_source_may_be_away_too(film: Path) -> None:
     assert "warning: channel not found (HTTP 404, segment 1); trying again\n" in said.getvalue()
 
 
+@pytest.mark.parametrize("came", [0, 1 / 2])
+def test_a_segment_that_breaks_does_not_end_a_relay(film: Path, wanted: Decoded, tmp_path: Path, came: float) -> None:
+    """A server that was killed has lost its rest. The target gets the part that came, and the segments behind it."""
+    path = tmp_path / "taken.mkv"
+    script = f"import pathlib, sys; pathlib.Path({str(path)!r}).write_bytes(sys.stdin.buffer.read())"
+    target = Target("there", "there", (sys.executable, "-c", script, "there"), ())
+    said = io.StringIO()
+    first, second = cut(film)[:2]
+    part = first[: int(came * len(first)) // 188 * 188]
+
+    has_broken = False
+
+    async def source(exchange: Exchange) -> None:
+        nonlocal has_broken
+        if exchange.tail == "0" and not has_broken:
+            has_broken = True
+            await exchange.begin(0, Content_Type="video/mp2t")
+            if part:
+                await exchange.chunk(part)
+            exchange.abort()
+        elif exchange.tail == "0":
+            await exchange.text(470, "segment not available", latest=1)
+        elif exchange.tail == "1":
+            await exchange.segment(1, second, Content_Type="video/mp2t")
+        else:
+            await exchange.empty(closed="terminated")
+
+    async def main() -> bool:
+        async with fake(source) as server:
+            return await run(Request(server.url, target, start=0), Screen(said))
+
+    assert not in_loop(main)
+    assert f"warning: segment 0 broke after {len(part)} bytes: connection lost" in said.getvalue()
+    assert "left out" not in said.getvalue()
+    pictures = decode(path).hashes["video"]
+    assert pictures[-GOP:] == wanted.hashes["video"][GOP : 2 * GOP]
+    assert (len(pictures) > GOP) is bool(part)
+
+
 def test_a_target_that_is_too_slow_loses_the_oldest(monkeypatch: pytest.MonkeyPatch) -> None:
     """A bounded number of segments waits, and of bytes; one segment may be larger than that."""
     relay = _Relay(Request("http://h/c", Target.parse("rtmp://h/a/k")), Screen(io.StringIO()))
