@@ -26,10 +26,10 @@ from tricklecast.subscriber.segment import Segment
 from tricklecast.trickle.amounts import count
 from tricklecast.trickle.client.reports import Event
 from tricklecast.trickle.errors import NoHardware, TrickleError
-from tricklecast.trickle.media.clock import read_prft, read_temi
+from tricklecast.trickle.media.clock import ProducerTime, read_time
 from tricklecast.trickle.media.containers import PACKET_BYTES, SNIFF_BYTES, Container, sniff
 from tricklecast.trickle.media.demux import SampleGuard, UnsafeMedia
-from tricklecast.trickle.media.timeline import Ratio
+from tricklecast.trickle.media.timeline import CLOCK_HZ, Ratio
 from tricklecast.trickle.pyav import copied, demuxed, new_decoder
 
 if TYPE_CHECKING:
@@ -44,6 +44,9 @@ PIECE_BYTES: Final = 200 * 1024
 
 PIECES: Final = 80
 """The most pieces of a picture: 16 MiB."""
+
+_WRAP_S: Final = Fraction(1 << 33, CLOCK_HZ)
+"""After this many seconds the timestamps of MPEG-TS begin anew."""
 
 # Packets come as they are, without waiting for the next one. Each PES packet of live encoders is one frame.
 _OPTIONS: Final = {
@@ -298,11 +301,32 @@ class Decoding:
             if packet.is_corrupt:
                 self.counts.damaged += 1
                 continue
-            if packet.stream is lead and not is_anchored and packet.pts is not None:
-                head = bytes(reader.head)
-                is_anchored, captured_us = True, read_temi(head) or read_prft(head)
-                self._anchor = None if captured_us is None else (packet.pts * packet.time_base, captured_us)
+            if not is_anchored and packet.pts is not None:
+                at, told = packet.pts * packet.time_base, read_time(bytes(reader.head))
+                is_anchored = self._anchored(packet.stream, at, told, packet.stream is lead)
             yield from self._packet(packet, packet.stream, reader)
+
+    def _anchored(self, stream: Stream, at: Fraction, told: ProducerTime | None, is_lead: bool) -> bool:
+        """Tie the time line to the producer's time of a segment; returns whether it is tied.
+
+        The time is that of one frame. It may be a picture, where this reader has the sound alone, or has it first: then
+        the bytes tell the frame's place. Where they do not, the reader's own first packet stands for it.
+
+        Args:
+            stream: that of a packet.
+            at: the packet's presentation time, in seconds.
+        """
+        if told is not None and told.pts is not None and stream.id != told.stream:
+            base = next((one.time_base for one in stream.container.streams if one.id == told.stream), None)
+            if base is not None:
+                shown = told.pts * base
+                wraps = round((at - shown) / _WRAP_S)  # libavformat counts on where the counter of MPEG-TS wraps
+                self._anchor = shown + wraps * _WRAP_S, told.unix_us
+                return True
+        if is_lead or (told is not None and stream.id == told.stream):
+            self._anchor = None if told is None else (at, told.unix_us)
+            return True
+        return False
 
     def _packet(self, packet: Packet[Stream], stream: Stream, reader: ChunkReader) -> Iterator[Frame]:
         kind, context = stream.type, stream.codec_context

@@ -39,6 +39,9 @@ from tricklecast.trickle.media.containers import NULL_PID, PACKET_BYTES, SYNC, B
 MAX_PACKETS: Final = 64
 """Packets that are searched for a time. Publishers put the time right behind the program tables."""
 
+_PTS_AT: Final = 9
+"""Where the timestamp stands in a packet of a stream (PES, ISO/IEC 13818-1, 2.4.3.6): behind the header's length."""
+
 MAX_BOXES: Final = 64
 """Boxes that are searched for a time: more than any init segment has at its top level."""
 
@@ -67,6 +70,30 @@ _TIMELINE_TAG: Final = 0x04
 _HAS_NTP: Final = 0x20
 _TIMESTAMP_BYTES: Final = (0, 8, 12)
 """A media time of 32 or 64 bits with its time scale, by the descriptor's ``has_timestamp``."""
+
+
+@dataclass(frozen=True, slots=True)
+class ProducerTime:
+    """When a frame was captured.
+
+    Attributes:
+        unix_us: microseconds since 1970-01-01 UTC.
+        stream: the frame's stream: PID in MPEG-TS, number of the track in MP4.
+        pts: the frame's presentation time, in ticks of its stream; ``None`` if the bytes end before it.
+    """
+
+    unix_us: int
+    stream: int
+    pts: int | None
+
+
+def read_time(segment: Buffer) -> ProducerTime | None:
+    """Read the time in the first bytes of a segment of either format, and which frame it belongs to.
+
+    Returns:
+        ``None`` if the segment holds no time.
+    """
+    return _temi(segment) or _prft(segment)
 
 
 def temi_packet(pid: int, unix_us: int) -> bytes:
@@ -101,13 +128,31 @@ def read_temi(segment: Buffer) -> int | None:
     Returns:
         Microseconds since 1970-01-01 UTC; ``None`` if the segment holds no time.
     """
+    told = _temi(segment)
+    return None if told is None else told.unix_us
+
+
+def _temi(segment: Buffer) -> ProducerTime | None:
+    told: ProducerTime | None = None
     for number, packet in enumerate(ts_packets(bytes(segment[: MAX_PACKETS * PACKET_BYTES]))):
         if packet.start != number * PACKET_BYTES:
             break
-        for tag, descriptor in _descriptors(packet.adaptation):
-            if tag == _TIMELINE_TAG and (unix_us := _timeline_time(descriptor)) is not None:
-                return unix_us
-    return None
+        if told is None:
+            descriptors = (body for tag, body in _descriptors(packet.adaptation) if tag == _TIMELINE_TAG)
+            unix_us = next((time for body in descriptors if (time := _timeline_time(body)) is not None), None)
+            if unix_us is not None:
+                told = ProducerTime(unix_us, packet.pid, None)
+        if told is not None and packet.pid == told.stream and packet.is_start and packet.has_payload:
+            return ProducerTime(told.unix_us, told.stream, _pes_pts(packet.payload))
+    return told
+
+
+def _pes_pts(payload: bytes) -> int | None:
+    """The presentation time in the header of a packet of a stream; ``None`` if it has none."""
+    field = payload[_PTS_AT : _PTS_AT + 5]
+    if payload[:3] != b"\0\0\1" or not payload[7:8] >= b"\x80" or len(field) < 5:
+        return None
+    return (field[0] & 0x0E) << 29 | field[1] << 22 | (field[2] & 0xFE) << 14 | field[3] << 7 | field[4] >> 1
 
 
 def prft_box(track_id: int, unix_us: int, media_time: int) -> bytes:
@@ -130,11 +175,17 @@ def read_prft(segment: Buffer) -> int | None:
     Returns:
         Microseconds since 1970-01-01 UTC; ``None`` if the segment holds no time.
     """
+    told = _prft(segment)
+    return None if told is None else told.unix_us
+
+
+def _prft(segment: Buffer) -> ProducerTime | None:
     for item in islice(boxes(segment), MAX_BOXES):
         if item.kind == b"moof":
             break
         if item.kind == b"prft" and len(item.body) >= 20:  # version 0 ends with a media time of 32 bits
-            return _unix_us(int.from_bytes(item.body[8:16]))
+            track, ntp = int.from_bytes(item.body[4:8]), int.from_bytes(item.body[8:16])
+            return ProducerTime(_unix_us(ntp), track, int.from_bytes(item.body[16 : 24 if item.body[0] else 20]))
     return None
 
 

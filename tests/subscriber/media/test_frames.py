@@ -55,6 +55,7 @@ from tricklecast.trickle.errors import (
     Refused,
 )
 from tricklecast.trickle.media import demux
+from tricklecast.trickle.media.clock import read_time, temi_packet
 from tricklecast.trickle.media.containers import PACKET_BYTES
 from tricklecast.trickle.media.demux import SampleGuard
 
@@ -221,6 +222,54 @@ class Whole:
 
     def read(self, size: int) -> bytes:
         return self._data.read(size)
+
+
+@pytest.mark.parametrize("container", ["mpegts", "fmp4"])
+async def test_the_producers_time_is_that_of_its_frame_whichever_kinds_are_read(
+    tmp_path: Path, container: ContainerName
+) -> None:
+    """Sound alone has the times that it has beside pictures, though the time in front of a segment is a picture's."""
+    segments = segments_of(make_clip(tmp_path / "clip.mp4"), container)
+
+    def sound(kinds: set[str]) -> list[tuple[float, float | None]]:
+        decoding, found = Decoding(kinds, set()), list[Frame]()
+        for seq, data in enumerate(segments):
+            segment = SimpleNamespace(seq=seq, gap=0, restarted=False)
+            found += decoding.frames(cast(Any, segment), cast(Any, Whole(data)))
+        return [(frame.time, frame.captured_at) for frame in found if frame.kind == "audio"]
+
+    alone, beside = sound({"audio"}), sound({"audio", "video"})
+    assert [captured_at for _, captured_at in alone] == pytest.approx([captured_at for _, captured_at in beside])
+    first = decode(segments[0])
+    told = read_time(segments[0])
+    assert told is not None
+    assert alone[0][1] == pytest.approx(
+        told.unix_us / 1e6 + float(first.times["audio"][0] - first.times["video"][0]), abs=1e-4
+    )
+
+
+async def test_sound_alone_has_the_producers_time_where_timestamps_wrap(tmp_path: Path) -> None:
+    """The timestamps of a segment may begin anew behind its first picture."""
+    clip = make_clip(tmp_path / "clip.mp4", seconds=1.0)
+    ts = tmp_path / "wraps.ts"
+    with av.open(str(clip)) as source, av.open(str(ts), "w", options={"avoid_negative_ts": "0"}) as target:
+        copies = {stream.index: target.add_stream_from_template(stream) for stream in source.streams}
+        for packet in source.demux():
+            if packet.dts is not None and packet.pts is not None:
+                late = round(((1 << 33) - 9000) / 90_000 / packet.time_base)
+                packet.pts, packet.dts = packet.pts + late, packet.dts + late
+                packet.stream = copies[packet.stream_index]
+                target.mux(packet)
+    data = ts.read_bytes()
+    tables = data[: 3 * PACKET_BYTES]
+    segment = SimpleNamespace(seq=0, gap=0, restarted=False)
+    found = list(
+        Decoding({"audio"}, set()).frames(
+            cast(Any, segment), cast(Any, Whole(tables + temi_packet(0x100, 10**15) + data[3 * PACKET_BYTES :]))
+        )
+    )
+    assert found[0].captured_at == pytest.approx(1e9, abs=0.2)
+    assert found[-1].captured_at == pytest.approx(1e9 + 1, abs=0.2)
 
 
 async def test_a_gap_is_visible_and_decoders_begin_anew(tmp_path: Path) -> None:

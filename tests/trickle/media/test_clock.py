@@ -14,11 +14,13 @@ from tricklecast.trickle.media.clock import (
     MAX_PACKETS,
     ROWS,
     TIME_BITS,
+    ProducerTime,
     draw_clock,
     prft_box,
     read_clock,
     read_prft,
     read_temi,
+    read_time,
     strip_height,
     temi_packet,
 )
@@ -100,6 +102,51 @@ def test_the_time_is_found_among_the_first_packets_only() -> None:
 def test_other_multiplexers_times_are_read(field: bytes) -> None:
     """Other fields of the adaptation field, its extension and the descriptor are skipped."""
     assert read_temi(field_packet(field)) == NOW_US
+
+
+PES = b"\x00\x00\x01\xe0\x00\x00\x80\x80\x05\x2f\xff\xff\xff\xfd"
+"""Begin of a packet of a stream, whose presentation time is the greatest but one."""
+
+
+def payload_packet(pid: int, payload: bytes, flags: int = 0x40) -> bytes:
+    """A transport packet with this payload."""
+    return bytes([0x47, flags | pid >> 8, pid & 0xFF, 0x10]) + payload.ljust(184, b"\xff")
+
+
+@pytest.mark.parametrize(
+    ("behind", "pts"),
+    [
+        (payload_packet(0x100, PES), (1 << 33) - 2),
+        (payload_packet(0x101, PES) + payload_packet(0x100, bytes(20), 0) + payload_packet(0x100, PES), (1 << 33) - 2),
+        (payload_packet(0x100, PES.replace(b"\x80\x80", b"\x80\x00")), None),
+        (payload_packet(0x100, bytes(20)), None),
+        (payload_packet(0x101, PES), None),
+        (b"", None),
+        (bytes(PACKET_BYTES), None),
+    ],
+    ids=["next", "behind other packets", "without a time", "no stream", "another stream", "the end", "no packet"],
+)
+def test_the_time_of_mpegts_belongs_to_the_next_frame_of_its_stream(behind: bytes, pts: int | None) -> None:
+    """The frame is known by its presentation time, if that is there."""
+    assert read_time(NULL + temi_packet(0x100, NOW_US) + behind) == ProducerTime(NOW_US, 0x100, pts)
+
+
+def test_the_time_of_mpegts_may_stand_in_the_packet_of_its_frame() -> None:
+    """As other multiplexers write it; a frame whose header is cut off has no presentation time."""
+    body = b"\x01\x0e\x0f\x04\x0b" + TIMELINE
+    packet = bytes([0x47, 0x41, 0x00, 0x30, len(body)]) + body + PES
+    assert read_time(packet.ljust(PACKET_BYTES, b"\xff")) == ProducerTime(NOW_US, 0x100, (1 << 33) - 2)
+    length = PACKET_BYTES - 5 - len(PES) + 1
+    short = bytes([0x47, 0x41, 0x00, 0x30, length]) + body.ljust(length, b"\xff") + PES[:-1]
+    assert read_time(short) == ProducerTime(NOW_US, 0x100, None)
+
+
+def test_the_time_of_mp4_belongs_to_a_sample_of_a_track() -> None:
+    """Its media time has 64 bits, in version 0 of the box 32."""
+    assert read_time(prft_box(7, NOW_US, 1 << 40)) == ProducerTime(NOW_US, 7, 1 << 40)
+    body = bytes(4) + (7).to_bytes(4) + NTP + (9).to_bytes(4)
+    assert read_time(box(b"prft", body)) == ProducerTime(NOW_US, 7, 9)
+    assert read_time(box(b"moof")) is None
 
 
 @pytest.mark.parametrize(
