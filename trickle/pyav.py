@@ -87,10 +87,13 @@ def demuxed(container: InputContainer, streams: Sequence[Stream]) -> Iterator[Pa
 
     A stream that begins after the container was opened is left out.
 
+    Args:
+        streams: if there are none, there are no packets (PyAV's ``demux`` takes none for all).
+
     Raises:
         OSError: the container is damaged, or cannot be read (PyAV's ``FFmpegError``, too).
     """
-    while True:
+    while streams:
         try:
             yield from container.demux(streams)
             return

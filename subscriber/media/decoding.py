@@ -20,6 +20,7 @@ from typing import TYPE_CHECKING, Any, Final, cast
 import anyio
 from anyio import from_thread
 
+from tricklecast.subscriber.events import LOGGER
 from tricklecast.subscriber.media.frame import Arrays, Clock, Frame
 from tricklecast.subscriber.media.opening import NotMedia, is_mpegts, open_segment
 from tricklecast.subscriber.segment import Segment
@@ -215,7 +216,7 @@ class Decoding:
         self._anchor: tuple[Fraction, int] | None = None
         self._init = b""  # the last init segment of MP4
         self._seq = self._gap = 0
-        self._restarted = False
+        self._restarted = self._has_told = False
 
     def missed(self, segments: int) -> None:
         """Whole segments are missing here."""
@@ -284,6 +285,9 @@ class Decoding:
             is_known = stream.codec_context is not None
             if is_known and stream.type in self._kinds and stream.type not in streams:
                 streams[stream.type] = stream
+        if not streams:
+            self._pass_over(container, reader)
+            return
         self.found = set(streams)
         lead = streams.get("video", streams.get("audio"))
         is_anchored = False
@@ -327,6 +331,21 @@ class Decoding:
             self._anchor = None if told is None else (at, told.unix_us)
             return True
         return False
+
+    def _pass_over(self, container: Any, reader: ChunkReader) -> None:
+        """Read a segment to its end without a frame: it has only a kind that was not asked for. Log the first one.
+
+        Raises:
+            NotMedia: it has a stream of a wanted kind, of an unknown codec; or streams, and neither pictures nor sound.
+        """
+        kinds, wanted = {stream.type for stream in container.streams}, " or ".join(sorted(self._kinds))
+        if kinds and (kinds & self._kinds or not kinds & {"video", "audio"}):
+            raise NotMedia(f"segment {self._seq} cannot be decoded: it has no {wanted} of a known codec")
+        if not self._has_told:
+            self._has_told = True
+            LOGGER.warning("segment %d has no %s: no frame comes of it, or of others like it", self._seq, wanted)
+        while reader.read(HEAD_BYTES):
+            pass
 
     def _packet(self, packet: Packet[Stream], stream: Stream, reader: ChunkReader) -> Iterator[Frame]:
         kind, context = stream.type, stream.codec_context

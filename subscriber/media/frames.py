@@ -298,7 +298,8 @@ class FrameReader(Generic[Item]):
 
     @property
     def kinds(self) -> frozenset[str]:
-        """Which of ``"video"`` and ``"audio"`` the newest segment has; empty before the first frame."""
+        """Which of ``"video"`` and ``"audio"``, if they were asked for, the newest segment with any of them has; empty
+        before the first frame."""
         return frozenset(self._decoding.found)
 
     @property

@@ -122,7 +122,7 @@ def _packets(container: InputContainer, tracks: Mapping[Slot, Track], *, whole: 
     packets: list[tuple[int, Slot, Packet[Stream]]] = []
     last: dict[Slot, int] = {}
     with suppress(FFmpegError):  # the end of the bytes may come as an error if the segment was cut
-        for packet in demuxed(container, [track.stream for track in tracks.values()]) if tracks else ():
+        for packet in demuxed(container, [track.stream for track in tracks.values()]):
             if packet.size:
                 slot = slots[packet.stream_index]
                 time = packet.pts if packet.dts is None else packet.dts

@@ -54,6 +54,7 @@ def test_a_stream_that_begins_later_stops_no_other() -> None:
     """Its packets are left out, and the others are yielded."""
     found: list[Any] = list(demuxed(cast(Any, LateStream()), cast(Any, ["video"])))
     assert found == [1, 2, 3]
+    assert list(demuxed(cast(Any, LateStream()), [])) == []
 
 
 def test_a_title_may_have_any_encoding() -> None:

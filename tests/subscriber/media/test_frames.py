@@ -348,6 +348,49 @@ async def test_a_stream_of_an_unknown_codec_is_left_out(url: str, tmp_path: Path
     (segment, *_) = segments_of(make_clip(tmp_path / "clip.mp4"), "fmp4")
     await publish(url, [segment.replace(b"avc1", b"none")])
     assert {frame.kind for frame in await read(url, audio=True)} == {"audio"}
+    with pytest.raises(NotMedia, match="segment 0 cannot be decoded: it has no video of a known codec"):
+        await read(url)
+
+
+@pytest.mark.parametrize("container", ["mpegts", "fmp4"])
+@pytest.mark.parametrize(
+    ("other", "options"),
+    [
+        ({"video": None}, {}),
+        ({"video": None}, {"batch": 4}),
+        ({"video": None}, {"video": "packets"}),
+        ({"audio": None}, {"video": False, "audio": True}),
+        ({"audio": None}, {"video": False, "audio": "packets"}),
+    ],
+)
+async def test_a_kind_that_was_not_asked_for_never_comes(
+    url: str,
+    tmp_path: Path,
+    caplog: pytest.LogCaptureFixture,
+    container: ContainerName,
+    other: dict[str, Any],
+    options: dict[str, Any],
+) -> None:
+    """Also where a segment has nothing else: it gives no frame, and the log says so once. The others are whole."""
+    wanted = "video" if options.get("video", True) else "audio"
+    both = segments_of(make_clip(tmp_path / "clip.mp4"), container)
+    (alone, *_) = segments_of(make_clip(tmp_path / "alone.mp4", **other), container)
+    await publish(url, [alone, both[0], alone, *both[1:], alone])
+    await publish(f"{url}-both", both)
+
+    async def seen(url: str) -> tuple[list[tuple[str, int]], frozenset[str]]:
+        found: list[Frame] = []
+        with anyio.fail_after(WITHIN_S):
+            async with frames(url, start="earliest", **options) as reader:
+                async for item in reader:
+                    found += cast(Any, item).frames if "batch" in options else [item]
+        assert reader.statistics().unreadable == reader.statistics().resets == 0
+        return [(frame.kind, frame.pts) for frame in found], reader.kinds
+
+    assert await seen(url) == await seen(f"{url}-both")
+    assert (await seen(url))[1] == {wanted}
+    assert caplog.text.count(f"segment 0 has no {wanted}: no frame comes of it") == 2
+    assert caplog.text.count(f"has no {wanted}") == 2
 
 
 async def test_a_cancelled_wait_loses_no_frame(url: str, tmp_path: Path) -> None:
