@@ -17,6 +17,7 @@ import httpx
 import numpy as np
 import pytest
 from anyio import to_thread
+from av import VideoFrame
 
 from tests.publisher.media.clips import decode
 from tests.publisher.media.test_publisher import picture, read_all, sound
@@ -29,6 +30,7 @@ from tricklecast.media import (
     MediaPublisher,
     MediaStatistics,
     RelayStatistics,
+    _Arrays,
     _Called,
     frames,
     relay,
@@ -39,7 +41,7 @@ from tricklecast.subscriber import Subscriber
 from tricklecast.subscriber.check.probe import Probe
 from tricklecast.subscriber.check.rules import Level, judge
 from tricklecast.subscriber.media.frames import BLOCKED_S
-from tricklecast.trickle.errors import ChannelNotFound, ConnectionLost
+from tricklecast.trickle.errors import ChannelNotFound, ConnectionLost, InvalidInput
 
 pytestmark = pytest.mark.anyio
 TICK = Fraction(1, 25)
@@ -121,6 +123,53 @@ async def test_the_function_gets_pictures_of_the_wanted_size(source: str) -> Non
             subscriber={"size": (48, 32), "hwaccel": None},
         )
     assert shapes == {(32, 48, 3)}
+
+
+@pytest.mark.parametrize("format", ["rgb24", "bgr24", "rgba", "argb", "yuv444p", "nv12", "gray", "gray16"])
+async def test_an_array_is_taken_in_the_format_in_which_it_was_given(base: str, format: str) -> None:
+    """So that a function which returns its picture changes nothing; a gray one has lost its colour before."""
+    color = np.array([200, 30, 60], np.uint8)
+    url = f"{base}/format-{format}"
+    with anyio.fail_after(WITHIN_S):
+        async with MediaPublisher(url, when_full="wait", fps=25) as publisher:
+            for number in range(3):
+                await publisher.write(np.full((64, 96, 3), color), pts=number, time_base=TICK)
+        await relay(url, f"{url}-out", lambda image: image, format=format, start="earliest")
+        found = [frame.array[32, 48].astype(int) async for frame in frames(f"{url}-out", format="rgb24", start=0)]
+    wanted = np.full(3, color @ [0.299, 0.587, 0.114]) if format.startswith("gray") else color
+    assert found
+    assert np.abs(found - wanted).max() <= 6
+
+
+async def test_an_array_of_another_format_is_refused(source: str) -> None:
+    """The message has both. A frame of PyAV has a format of its own."""
+
+    def colored(image: np.ndarray[Any, Any]) -> np.ndarray[Any, Any]:
+        return np.stack([image] * 3, axis=2)
+
+    url = f"{source}-colored"
+    with anyio.fail_after(WITHIN_S):
+        with pytest.raises(InvalidInput, match=r"arrays like those it gets \(gray\) .*, not 64x96x3 uint8"):
+            await relay(source, url, colored, format="gray", start="earliest")
+        framed = await relay(
+            source, url, lambda image: VideoFrame.from_ndarray(colored(image)), format="gray", start="earliest"
+        )
+    assert framed.publisher is not None
+    assert framed.publisher.frames
+
+
+def test_an_array_has_the_colours_of_its_picture() -> None:
+    """Its numbers do not say what they mean; those of RGB, and of a picture that was RGB, always mean the same."""
+    picture, rgb = VideoFrame(64, 48, "yuv420p"), VideoFrame(64, 48, "gbrp")
+    picture.colorspace, picture.color_range, picture.color_primaries, picture.color_trc = 1, 2, 1, 1
+    rgb.colorspace = 0
+    unknown = VideoFrame(64, 48, "yuv420p").colorspace
+    for format, source, colorspace in (("yuv444p", picture, 1), ("rgb24", picture, unknown), ("yuv444p", rgb, unknown)):
+        made = _Arrays(format).picture(source.to_ndarray(format=format), source)
+        assert made.colorspace == colorspace
+        assert (made.color_range, made.color_primaries, made.color_trc) == (
+            (2, 1, 1) if colorspace == 1 else (0, unknown, unknown)
+        )
 
 
 async def test_the_target_begins_with_the_source(base: str) -> None:

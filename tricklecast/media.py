@@ -22,7 +22,7 @@ from contextlib import asynccontextmanager
 from dataclasses import dataclass, field, fields, replace
 from functools import partial
 from time import perf_counter
-from typing import Any, Final, Literal, Unpack, cast
+from typing import TYPE_CHECKING, Any, Final, Literal, Unpack, cast
 
 import anyio
 from anyio import to_thread
@@ -33,7 +33,10 @@ from tricklecast.subscriber.media.decoding import FrameStatistics, PicturesDropp
 from tricklecast.subscriber.media.frame import Frame, FrameBatch
 from tricklecast.subscriber.media.frames import BLOCKED_S, FrameEvent, FrameOptions, FrameReader, SourceOptions, frames
 from tricklecast.trickle.client.arguments import URLs, check_options
-from tricklecast.trickle.errors import ConnectionLost, SegmentsUnconfirmed, TrickleError
+from tricklecast.trickle.errors import ConnectionLost, InvalidInput, SegmentsUnconfirmed, TrickleError
+
+if TYPE_CHECKING:
+    from av import VideoFrame
 
 __all__ = [
     "Frame",
@@ -112,15 +115,16 @@ async def relay(
     Args:
         source: the channel to read, or its URLs at the nodes of a cluster.
         target: the channel to publish, likewise.
-        function: any callable that takes a numpy array (HxWx3, uint8) and returns one, or ``None`` to drop the picture.
-            An ``async def``, a ``partial`` of one, or an object whose ``__call__`` is one runs in the event loop. Any
-            other callable runs in a worker thread, where no event loop runs (``asyncio.create_task`` fails there), also
-            a lambda; if it returns something that can be awaited, as ``lambda picture: f(picture)`` does for an
-            ``async def f``, that is awaited in the event loop. A function that computes is best a plain one: an
-            ``async`` one that keeps the event loop for more than 100 ms between two awaits holds up all else, and the
-            relay warns of it once.
+        function: any callable that takes a numpy array (HxWx3, uint8, with the default format) and returns one of the
+            same format, an ``av.VideoFrame``, or ``None`` to drop the picture. An ``async def``, a ``partial`` of one,
+            or an object whose ``__call__`` is one runs in the event loop. Any other callable runs in a worker thread,
+            where no event loop runs (``asyncio.create_task`` fails there), also a lambda; if it returns something that
+            can be awaited, as ``lambda picture: f(picture)`` does for an ``async def f``, that is awaited in the event
+            loop. A function that computes is best a plain one: an ``async`` one that keeps the event loop for more than
+            100 ms between two awaits holds up all else, and the relay warns of it once.
         audio: whether the source may have sound.
-        format: the pixel format of the arrays. ``None``: the function takes and returns ``av.VideoFrame``.
+        format: the pixel format of the arrays that the function takes and returns, as in ``"bgr24"`` (OpenCV's) or
+            ``"gray"``. ``None``: it takes ``av.VideoFrame``, and returns such, or arrays in ``"rgb24"``.
         start: the first segment of the source, as for :func:`frames`.
         reconnect: run until cancelled: wait for a source that does not exist yet, for the next epoch of a source that
             has ended, and for a server that is away. Each epoch of the source becomes one of the target.
@@ -132,7 +136,7 @@ async def relay(
         The counters.
 
     Raises:
-        InvalidInput: an argument is wrong, or PyAV is not installed.
+        InvalidInput: an argument is wrong, PyAV is not installed, or the function returned no picture.
         TrickleError: the source or the target failed; with ``reconnect``, only if waiting does not help.
         Exception: the function raised it; the target's channel stays open for a successor.
     """
@@ -141,7 +145,8 @@ async def relay(
     options: SourceOptions = subscriber or {}
     check_options("the subscriber= of relay()", options, SourceOptions.__optional_keys__)
     check_options("relay()", publisher, TargetOptions.__optional_keys__)
-    is_array = format is not None or options.get("size") is not None
+    if format is None and options.get("size") is not None:
+        format = "rgb24"
     if reconnect:
         publisher.setdefault("outage_s", None)
         publisher.setdefault("wait_for_server_s", None)
@@ -149,6 +154,7 @@ async def relay(
     async with frames(
         source, audio=sound, format=format, start=start, when_full="drop", reconnect=reconnect, **options
     ) as reader:
+        arrays = None if format is None else _Arrays(format)
         reader.has_warned = True
         while True:
             frame = await reader.next()  # from then on reader.kinds tells whether there are pictures, sound, or both
@@ -159,7 +165,7 @@ async def relay(
                     async with _ended_when_stopped(sink):
                         while frame is not None:
                             counts.frames += frame.kind == "video"
-                            await _pass_on(frame, called, sink, is_array=is_array)
+                            await _pass_on(frame, called, sink, arrays)
                             counts.reader, counts.publisher = reader.statistics(), _sum(before, sink.statistics())
                             frame = await reader.next()
                 except (ConnectionLost, SegmentsUnconfirmed) as error:  # the target's end: other failures wait
@@ -191,13 +197,48 @@ async def _ended_when_stopped(sink: MediaPublisher) -> AsyncIterator[None]:
     await sink.__aexit__(None, None, None)
 
 
-async def _pass_on(frame: Frame, function: _Called, sink: MediaPublisher, *, is_array: bool) -> None:
+async def _pass_on(frame: Frame, function: _Called, sink: MediaPublisher, arrays: _Arrays | None) -> None:
     if frame.kind == "audio":
         await sink.write_packet(cast(Any, frame.data), captured_at=frame.captured_at)
         return
-    result = await function(frame.array if is_array else frame.data)
+    result = await function(frame.data if arrays is None else frame.array)
     if result is not None:
+        if arrays is not None and hasattr(result, "dtype"):
+            result = await to_thread.run_sync(arrays.picture, result, frame.data, limiter=function.threads)
         await sink.write(result, pts=frame.pts, time_base=frame.time_base, captured_at=frame.captured_at)
+
+
+class _Arrays:
+    """Makes pictures of the arrays that a function returns, in the pixel format in which it got its own; blocks."""
+
+    def __init__(self, format: str) -> None:
+        from av import VideoFormat
+
+        self._format = VideoFormat(format).name  # "gray16" is another name of "gray16le"
+
+    def picture(self, array: Any, source: Any) -> VideoFrame:
+        """Make a picture.
+
+        Args:
+            source: the one of which the function's own array was made.
+
+        Raises:
+            InvalidInput: the array has another format.
+        """
+        from av import VideoFrame
+
+        try:
+            picture = VideoFrame.from_ndarray(array, format=self._format)
+        except ValueError as error:
+            found = f"{'x'.join(map(str, array.shape))} {array.dtype}"
+            raise InvalidInput(
+                f"the function of a relay returns arrays like those it gets ({self._format}) or frames of PyAV, not "
+                f"{found}: {error}"
+            ) from error
+        if not picture.format.is_rgb and not source.format.is_rgb:  # the array does not say what its numbers mean
+            picture.colorspace, picture.color_range = source.colorspace, source.color_range
+            picture.color_primaries, picture.color_trc = source.color_primaries, source.color_trc
+        return picture
 
 
 def _sum(before: MediaStatistics | None, now: MediaStatistics) -> MediaStatistics:
@@ -224,7 +265,7 @@ class _Called:
             getattr(called, "__call__", None)  # noqa: B004
         )
         self._has_warned = False
-        self._threads = anyio.CapacityLimiter(1)  # the program may keep anyio's own ones busy
+        self.threads: Final = anyio.CapacityLimiter(1)  # the program may keep anyio's own ones busy
 
     async def __call__(self, picture: Any) -> Any:
         function = self._function
@@ -232,7 +273,7 @@ class _Called:
             result = function(picture)
         else:
             try:
-                result = await to_thread.run_sync(function, picture, limiter=self._threads)
+                result = await to_thread.run_sync(function, picture, limiter=self.threads)
             except RuntimeError as error:
                 if "no running event loop" in str(error):
                     error.add_note(_IN_A_THREAD)

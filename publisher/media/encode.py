@@ -148,7 +148,7 @@ class VideoShape:
     def of(cls, picture: VideoFrame | VideoCodecContext, rate: Ratio | None, aspect: Ratio | None) -> VideoShape:
         """The shape of encoded pictures made of such pictures: both sides even, RGB in the colours of BT.601."""
         space = picture.colorspace
-        is_rgb = space == _RGB or str(getattr(picture.format, "name", "")).startswith(("rgb", "bgr", "gbr"))
+        is_rgb = space == _RGB or (picture.format is not None and picture.format.is_rgb)
         known = fraction(rate) if rate else USUAL_RATE
         return cls(
             width=max(2, 2 * round(picture.width / 2)),

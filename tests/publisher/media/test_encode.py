@@ -133,6 +133,12 @@ def test_a_bitrate_is_kept() -> None:
     assert min(sizes[1:]) > 100_000
 
 
+@pytest.mark.parametrize(("format", "space"), [("rgb24", 6), ("gbrp", 6), ("argb", 6), ("bgra", 6), ("yuv444p", 2)])
+def test_rgb_is_encoded_in_known_colors(format: str, space: int) -> None:
+    """Those of BT.601, in whatever order its channels are. Decoders guess where the stream does not say."""
+    assert VideoShape.of(VideoFrame(64, 48, format), Fraction(25), None).colors[0] == space
+
+
 def test_aspect_and_colors_are_in_the_stream() -> None:
     """For decoders to see, with the range of the values, whatever range the pictures had."""
     shape = VideoShape(64, 48, Fraction(25), pixel_aspect=Fraction(4, 3), colors=(1, 1, 1))
