@@ -90,13 +90,28 @@ async def test_a_relay_changes_pictures_and_keeps_times_and_sound(source: str, a
         before = decode(b"".join(await read_all(source)), "mpegts")
         after = decode(b"".join(await read_all(target)), "mpegts")
         found = [frame async for frame in frames(target, start="earliest", format="rgb24")]
-    assert counts.frames + counts.reader.dropped == PICTURES
-    assert counts.frames == len(after.times["video"]) == len(seen)
+    assert counts.dropped == 0
+    assert counts.frames == PICTURES == len(after.times["video"]) == len(seen)
     assert set(after.times["video"]) <= set(before.times["video"])
     assert after.hashes["audio"] == before.hashes["audio"]
     for frame, level in zip(found, seen, strict=True):
         assert abs(int(frame.array[32, 48, 0]) - (255 - level)) <= 6
         assert frame.captured_at == pytest.approx(1e9 + float(frame.pts * frame.time_base) - 4, abs=1e-3)
+
+
+async def test_a_relay_that_waits_drops_no_picture(source: str) -> None:
+    """However slow its function is: the source waits for it, too."""
+    seen: list[int] = []
+
+    def slow(image: np.ndarray[Any, Any]) -> np.ndarray[Any, Any]:
+        if not seen:
+            time.sleep(0.2)  # a reader that drops would have dropped most of them by then
+        seen.append(1)
+        return image
+
+    with anyio.fail_after(WITHIN_S):
+        counts = await relay(source, f"{source}-slow", slow, audio=False, start="earliest", when_full="wait")
+    assert (counts.frames, counts.dropped, len(seen)) == (PICTURES, 0, PICTURES)
 
 
 async def test_a_relay_leaves_out_what_the_function_leaves_out(source: str) -> None:

@@ -80,7 +80,7 @@ class RelayStatistics:
     @property
     def dropped(self) -> int:
         """Pictures that were dropped because the function or the encoder was too slow. The first segment of a live
-        source comes as a burst, so some of its pictures are dropped.
+        source comes as a burst, so some of its pictures are dropped. None is with ``when_full="wait"``.
         """
         return self.reader.dropped + (self.publisher.frames_dropped if self.publisher else 0)
 
@@ -105,8 +105,10 @@ async def relay(
     """Pass each picture of a channel through a function, and publish the result, until the source ends.
 
     Pictures keep their timestamps and the producer's wall-clock time. Sound is passed on unchanged. Two pictures may
-    wait while the function is busy; when a third one comes, the oldest is dropped. The target's channel begins with the
-    first frame of the source, and ends with the source.
+    wait while the function is busy; when a third one comes, the oldest is dropped. With ``when_full="wait"``, for
+    recordings, the source waits for the function, the encoder and the network, and no picture is dropped: only segments
+    that leave the server's window meanwhile are missed. The target's channel begins with the first frame of the source,
+    and ends with the source.
 
     A cancelled relay ends its target: it publishes the pictures that wait, the last segment is complete, and viewers
     see a normal end. Ctrl-C cancels the relay, and ``asyncio.run`` raises ``KeyboardInterrupt`` afterwards. After an
@@ -151,8 +153,9 @@ async def relay(
         publisher.setdefault("outage_s", None)
         publisher.setdefault("wait_for_server_s", None)
     called = _Called(function)
+    when_full = publisher.get("when_full", "drop")
     async with frames(
-        source, audio=sound, format=format, start=start, when_full="drop", reconnect=reconnect, **options
+        source, audio=sound, format=format, start=start, when_full=when_full, reconnect=reconnect, **options
     ) as reader:
         arrays = None if format is None else _Arrays(format)
         reader.has_warned = True
