@@ -22,7 +22,7 @@ from anyio import from_thread
 
 from tricklecast.subscriber.events import LOGGER
 from tricklecast.subscriber.media.frame import Arrays, Clock, Frame
-from tricklecast.subscriber.media.opening import NotMedia, is_mpegts, open_segment
+from tricklecast.subscriber.media.opening import NotMedia, is_key_picture, is_mpegts, open_segment
 from tricklecast.subscriber.segment import Segment
 from tricklecast.trickle.amounts import count
 from tricklecast.trickle.client.reports import Event
@@ -363,6 +363,10 @@ class Decoding:
             if packet.pts is None:
                 self.counts.damaged += 1
                 return
+            if (
+                is_in_band and not packet.is_keyframe
+            ):  # libavformat's parsers would know it, and hold each packet until the next one comes
+                packet.is_keyframe = kind == "audio" or is_key_picture(context.codec.canonical_name, bytes(packet))
             packet.stream = self._templates[kind]
             order = packet.pts if packet.dts is None else packet.dts
             yield self._made(kind, packet, packet.pts * packet.time_base, order * packet.time_base)

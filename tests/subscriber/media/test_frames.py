@@ -43,7 +43,7 @@ from tricklecast.subscriber.media.frames import (
     FrameReader,
     frames,
 )
-from tricklecast.subscriber.media.opening import NotMedia
+from tricklecast.subscriber.media.opening import NotMedia, is_key_picture
 from tricklecast.testing import server
 from tricklecast.trickle import pyav
 from tricklecast.trickle.errors import (
@@ -483,6 +483,43 @@ async def test_pictures_come_as_packets(url: str, tmp_path: Path, container: Con
     assert sorted(frame.time for frame in pictures) == pytest.approx([frame.time for frame in decoded])
     assert [frame.pts for frame in pictures] != sorted(frame.pts for frame in pictures)
     assert {pyav.codec_name(cast(Any, frame.data).stream) for frame in packets} == {"h264", "aac"}
+
+
+@pytest.mark.parametrize(
+    ("video", "open_gop"),
+    [
+        *((video, open_gop) for video in ("libx264", "libx265") for open_gop in (False, True)),
+        *((video, False) for video in ("mpeg2video", "mpeg4", None)),
+    ],
+)
+async def test_packets_of_mpegts_tell_where_decoding_can_begin(
+    url: str, tmp_path: Path, video: str | None, open_gop: bool
+) -> None:
+    """As libavformat's parsers do, so that what is published again has the same segments. All of the sound tells it."""
+    segments = segments_of(make_clip(tmp_path / "clip.mkv", video=video, open_gop=open_gop))
+    await publish(url, segments)
+    packets = await read(url, video="packets", audio="packets")
+    pictures = [cast(Any, frame.data).is_keyframe for frame in packets if frame.kind == "video"]
+    with av.open(io.BytesIO(b"".join(segments)), "r") as container:
+        expected = [packet for packet in pyav.demuxed(container, container.streams.video) if packet.size]
+    assert pictures == [packet.is_keyframe for packet in expected]
+    assert all(cast(Any, frame.data).is_keyframe for frame in packets if frame.kind == "audio")
+    async with MediaPublisher(f"{url}-again", video=video is not None, audio=True, when_full="wait") as publisher:
+        for frame in packets:
+            await publisher.write_packet(cast(Any, frame.data), captured_at=frame.captured_at)
+    again = [
+        frame.seq for frame in await read(f"{url}-again", video="packets", audio="packets") if frame.kind == "video"
+    ]
+    assert publisher.statistics().frames_dropped == 0
+    assert publisher.statistics().segments >= 3
+    assert again == [frame.seq for frame in packets if frame.kind == "video"]
+
+
+@pytest.mark.parametrize(("unit", "is_key"), [(0, False), (7, True), (9, True), (11, False)])
+def test_a_picture_of_vvc_tells_where_decoding_can_begin(unit: int, is_key: bool) -> None:
+    """By the type of its first unit, behind those of parameters; no encoder of it is here."""
+    parameters = bytes([0, 0, 1, 0, 15 << 3 | 1, 7 << 3])
+    assert is_key_picture("vvc", parameters + bytes([0, 0, 1, 0, unit << 3 | 1, 0])) is is_key
 
 
 @pytest.mark.parametrize("wrong", [{"format": "gray"}, {"size": (8, 8)}, {"batch": 2}, {"when_full": "drop"}])
