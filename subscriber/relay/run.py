@@ -115,9 +115,12 @@ class _Relay:
         finally:
             if self._push is not None:
                 await self._push.stop()
+            shown = self._request.target.shown
             dropped = f", {count(self._dropped, 'segment')} dropped" if self._dropped else ""
-            if self._begun_at or sys.exc_info()[0] is None:  # an error in front of all says enough
-                self._screen.say(f"sent {size(self._sent)} to {self._request.target.shown}{dropped}")
+            if self._begun_at:
+                self._screen.say(f"sent {size(self._sent)} to {shown}{dropped}")
+            elif sys.exc_info()[0] is None:  # an error in front of all says enough
+                self._screen.say(f"nothing was sent to {shown}: the channel has ended, and had nothing to send")
         return self._is_whole and not self._dropped
 
     def _line(self) -> str:
@@ -185,6 +188,8 @@ class _Relay:
             try:
                 await self._push.end()
             except ConnectionBroke as error:
+                if not self._was_ever_good():
+                    raise self._failed(error) from error
                 self._is_whole = False
                 self._screen.say(f"warning: {self._request.target.shown}: {error}")
 
@@ -240,13 +245,10 @@ class _Relay:
         if self._push is not None:
             await self._push.stop()
             self._push = None
-        now, shown, limit_s = time.monotonic(), self._request.target.shown, self._request.reconnect_s
-        if now - self._begun_at >= MIN_LIFE_S:
-            self._retries.worked()
-            self._was_good = True
-        delay_s = self._retries.outlast(now, self._rng) if self._was_good else None
+        shown, limit_s = self._request.target.shown, self._request.reconnect_s
+        delay_s = self._retries.outlast(time.monotonic(), self._rng) if self._was_ever_good() else None
         if delay_s is None:
-            raise TrickleError(f"cannot push to {shown}: {error}") from error
+            raise self._failed(error) from error
         self._is_whole = False
         if self._retries.tries == 1:
             how_long = "" if limit_s is None else f"for {limit_s:g} s "
@@ -256,6 +258,16 @@ class _Relay:
         while len(self._queue) > 1:  # it goes on live
             self._drop()
         await to_thread.run_sync(self._outflow.renew)
+
+    def _was_ever_good(self) -> bool:
+        """Judge the connection that has ended: whether the target ever took the stream."""
+        if time.monotonic() - self._begun_at >= MIN_LIFE_S:
+            self._retries.worked()
+            self._was_good = True
+        return self._was_good
+
+    def _failed(self, error: ConnectionBroke) -> TrickleError:
+        return TrickleError(f"cannot push to {self._request.target.shown}: {error}")
 
 
 class _Pace:

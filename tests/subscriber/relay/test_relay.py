@@ -60,7 +60,8 @@ def published(server: LocalServer, name: str, bodies: list[bytes], mime: str = "
     with server.client() as target:
         channel = target.channel(name)
         channel.create(mime)
-        channel.publish(0, *bodies)
+        if bodies:
+            channel.publish(0, *bodies)
         channel.end()
     return f"http://127.0.0.1:{server.port}/trickle/{name}"
 
@@ -188,6 +189,32 @@ def test_a_target_that_cannot_be_reached_is_an_error(
             relayed(url, f"rtmp://127.0.0.1:{port}/live/my-secret-key")
     assert "my-secret" not in str(failure.value)
     assert ("stream key" if keys else "Connection refused") in str(failure.value)
+
+
+@pytest.mark.parametrize("was_good", [False, True])
+def test_a_target_that_does_not_take_the_end(
+    server: LocalServer, film: Path, was_good: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It is an error where it never took the stream: a short channel is over before the program has connected."""
+    monkeypatch.setattr(relays, "MIN_LIFE_S", 0.0 if was_good else 1e9)
+    url = published(server, f"end-{was_good}", cut(film)[:1])
+    script = "import sys; sys.stdin.buffer.read(); sys.exit('refused')"
+    target = Target("there", "there", (sys.executable, "-c", script, "there"), ())
+    if was_good:
+        is_whole, said = relayed(url, target)
+        assert not is_whole
+        assert said.startswith("warning: there: refused\n")
+    else:
+        with pytest.raises(TrickleError, match=r"^cannot push to there: refused$"):
+            relayed(url, target)
+
+
+def test_a_channel_without_a_segment_needs_no_target(server: LocalServer) -> None:
+    """None is tried, and the line says so."""
+    url = published(server, "without", [])
+    is_whole, said = relayed(url, "rtmp://127.0.0.1:1/live/key")
+    assert is_whole
+    assert said == "nothing was sent to rtmp://127.0.0.1:1/live/***: the channel has ended, and had nothing to send\n"
 
 
 def test_a_target_that_stays_away_is_given_up(server: LocalServer, film: Path) -> None:
