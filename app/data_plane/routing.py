@@ -70,7 +70,7 @@ _PICTURE_PLAYLIST: Final = PICTURE_PLAYLIST_ROUTE.encode()
 _HLS: Final = HLS_ROUTE.encode()
 _CLIPS: Final = (CLIP_MP4_ROUTE.encode(), CLIP_TS_ROUTE.encode())
 _MEDIA: Final = re.compile(
-    rb"([0-9a-zA-Z.]{1,40})-(?:([0-9]{1,15})(?:-([0-9]{1,15})|\.([0-9]{1,6}))?\.(ts|m4s|m4a|vtt)|init-([0-9a-f]{12})\.mp4)",
+    rb"([0-9a-zA-Z.]{1,40})-(?:([0-9]{1,15})(?:-([0-9]{1,15})|\.([0-9]{1,6}))?\.(ts|m4s|m4a|vtt)|init-([0-9a-f]{12})\.(mp4|ts))",
     re.ASCII,
 )
 _READ_ONLY: Final = "GET, HEAD, OPTIONS"
@@ -373,12 +373,13 @@ def parse_moment(value: str) -> Start:
 
 
 def _media(found: re.Match[bytes]) -> Media:
-    prefix, seq, at, part, extension, init = (
+    prefix, seq, at, part, extension, init, init_extension = (
         None if group is None else group.decode("ascii") for group in found.groups()
     )
     assert prefix is not None, "every name has one"
     number = None if seq is None else int(seq)
-    return Media(prefix, number, int(at or 0), None if part is None else int(part), extension or "mp4", init or "")
+    kind = extension or init_extension or ""
+    return Media(prefix, number, int(at or 0), None if part is None else int(part), kind, init or "")
 
 
 def parameter(query: bytes, name: bytes) -> bytes:

@@ -42,7 +42,7 @@ from tricklecast.app.core.state import Channel, Found, Ready
 from tricklecast.app.hls.codecs import Stream
 from tricklecast.app.hls.rendered import NOTHING, Kept, Rendered
 from tricklecast.app.hls.timeline import MAX_KEPT, Mark, Timeline
-from tricklecast.app.hls.units import Scanner, scanner
+from tricklecast.app.hls.units import Scanner, scanner, tables_of
 from tricklecast.trickle.media.clock import read_prft, read_temi
 from tricklecast.trickle.media.containers import SNIFF_BYTES, Container, sniff
 
@@ -441,7 +441,8 @@ class Packager:
             self._count(segment.seq)
         assert self.container is not None, "its scanner was chosen by that"
         captured_us = (read_prft if self.container is Container.FMP4 else read_temi)(bytes(self._first))
-        init = self._keep_init(scan.init)
+        is_mapped = self.container is Container.MPEGTS and bool(self._init)  # no playlist can take an EXT-X-MAP back
+        init = self._keep_init(tables_of(bytes(self._first)) if is_mapped else scan.init)
         self.timeline.begin(segment.seq, scan, self.container, init, captured_us or self._to_us(segment.opened_at))
 
     def _count(self, seq: int) -> None:

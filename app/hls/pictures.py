@@ -15,7 +15,7 @@ from typing import Final, NamedTuple, Protocol
 
 from tricklecast.app.hls.codecs import VIDEO
 from tricklecast.app.hls.packager import Packager
-from tricklecast.app.hls.playlist import VERSION, date_of
+from tricklecast.app.hls.playlist import VERSION, date_of, init_name
 from tricklecast.app.hls.rendered import QUERY, Rendered
 from tricklecast.app.hls.renditions import Described, renditions
 from tricklecast.app.hls.timeline import Picture
@@ -116,7 +116,7 @@ def _lines(prefix: str, head: Head, entries: Iterable[Entry]) -> Iterator[str]:
         picture = None if one.gap else one.picture
         if one.discontinuity:
             yield "#EXT-X-DISCONTINUITY"
-        needs = f'"{prefix}-init-{one.init}.mp4{QUERY}"' if one.init else ""
+        needs = f'"{prefix}-{init_name(one)}{QUERY}"' if one.init else ""
         if picture and picture.tables:
             begin, end = picture.tables
             needs = f'"{prefix}-{one.seq}.{one.extension}{QUERY}",BYTERANGE="{end - begin}@{begin}"'

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from datetime import UTC, datetime
-from typing import Final
+from typing import Final, Protocol
 
 from tricklecast.app.hls.codecs import SOUND, TEXT
 from tricklecast.app.hls.packager import Packager
@@ -72,9 +72,9 @@ def _lines(packager: Packager, query: str, track: int | None) -> Iterator[str]:
         extension = only or one.extension
         if one.discontinuity:
             yield "#EXT-X-DISCONTINUITY"
-        if one.init != init and not is_text:
+        if one.init not in ("", init) and not is_text:
             init = one.init
-            yield f'#EXT-X-MAP:URI="{prefix}-init-{init}.mp4{query}"'
+            yield f'#EXT-X-MAP:URI="{prefix}-{init_name(one)}{query}"'
         if one.captured_us:
             yield f"#EXT-X-PROGRAM-DATE-TIME:{date_of(one.captured_us)}"
         if gap:
@@ -102,6 +102,20 @@ def _ending(packager: Packager, track: int) -> str:
         return "ts"
     kind = next((one.kind for one in packager.streams if one.number == track), b"")
     return {SOUND: "m4a", TEXT: "vtt"}.get(kind, "m4s")
+
+
+class Mapped(Protocol):
+    """A media segment that may have an init segment."""
+
+    @property
+    def init(self) -> str: ...
+    @property
+    def extension(self) -> str: ...
+
+
+def init_name(one: Mapped) -> str:
+    """The end of the name of its init segment's file: of MPEG-TS behind MP4, these are program tables."""
+    return f"init-{one.init}.{'ts' if one.extension == 'ts' else 'mp4'}"
 
 
 def date_of(at_us: int) -> str:

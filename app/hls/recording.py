@@ -39,12 +39,12 @@ from tricklecast.app.hls.demuxed import OPENING_BYTES, default_size, track_media
 from tricklecast.app.hls.multivariant import announced
 from tricklecast.app.hls.packager import IDLE_S, Waiter
 from tricklecast.app.hls.pictures import VOD, Head, picture_playlist
-from tricklecast.app.hls.playlist import VERSION, date_of
+from tricklecast.app.hls.playlist import VERSION, date_of, init_name
 from tricklecast.app.hls.rendered import NOTHING, QUERY, Kept, Rendered
 from tricklecast.app.hls.renditions import MARK, MAX_FILE
 from tricklecast.app.hls.texts import text_file
 from tricklecast.app.hls.timeline import CLOCK_SHARE, JUMP_S, Mark, Picture, lengths_of, picture_of
-from tricklecast.app.hls.units import WRAP_S, Scanner, scanner
+from tricklecast.app.hls.units import WRAP_S, Scanner, scanner, tables_of
 from tricklecast.trickle.media.clock import read_prft, read_temi
 from tricklecast.trickle.media.containers import Container, sniff
 from tricklecast.trickle.wire import HLS_ROUTE, NO_LIFE
@@ -299,20 +299,21 @@ class Recording:
             if obstacle := scan.obstacle:
                 self.unsuited = obstacle
                 continue
-            init = self._keep(scan)
+            # No playlist can take an EXT-X-MAP back.
+            init = self._keep(tables_of(bytes(head)) if kind is Container.MPEGTS and self._init else scan.init)
             if scan.units and init is not None:
                 found.append(_piece(summary, kind, scan, init, bytes(head[:HEAD_BYTES])))
         return found
 
-    def _keep(self, scan: Scanner) -> str | None:
+    def _keep(self, init: bytes) -> str | None:
         """The name of the init segment of a segment; ``None`` if there are too many."""
-        if not scan.init:
+        if not init:
             return ""
-        self._init = scan.init
-        name = blake2b(scan.init, digest_size=6).hexdigest()
+        self._init = init
+        name = blake2b(init, digest_size=6).hexdigest()
         if name not in self.inits and len(self.inits) >= MAX_INITS:
             return None
-        self.inits[name] = scan.init
+        self.inits[name] = init
         return name
 
     def _read(self, batch: Sequence[tuple[Piece, Callable[[], Iterator[bytes]]]]) -> None:
@@ -357,9 +358,9 @@ class Recording:
         for one in pieces:
             if one.discontinuity:
                 yield "#EXT-X-DISCONTINUITY"
-            if one.init != init:
+            if one.init not in ("", init):
                 init = one.init
-                yield f'#EXT-X-MAP:URI="{prefix}-init-{init}.mp4{QUERY}"'
+                yield f'#EXT-X-MAP:URI="{prefix}-{init_name(one)}{QUERY}"'
             yield f"#EXT-X-PROGRAM-DATE-TIME:{date_of(one.captured_us)}"
             yield f"#EXTINF:{one.duration:.5f},"
             yield f"{prefix}-{one.seq}.{one.extension}{QUERY}"

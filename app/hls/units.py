@@ -42,6 +42,7 @@ from tricklecast.trickle.media.containers import (
     leading,
     number,
     tracks,
+    ts_packets,
 )
 
 MAX_UNITS: Final = 20_000
@@ -196,6 +197,21 @@ def scanner(container: Container, init: bytes) -> Scanner | None:
 
 
 # MPEG-TS.
+
+
+def tables_of(head: bytes) -> bytes:
+    """The first PAT and PMT of a segment, as its init segment (3.1.2 of the draft); nothing if it has none.
+
+    Their counters are 0: a publisher's tables have others in each segment, and mean the same.
+    """
+    tables, found = ProgramTables(), b""
+    for packet in ts_packets(head):
+        if tables.carries(packet.pid):
+            tables.feed(packet)
+            found += packet.data[:3] + bytes([packet.data[3] & 0xF0]) + packet.data[4:]
+        if tables.is_complete:
+            return found
+    return b""
 
 
 class TsScanner:

@@ -219,10 +219,10 @@ class _Reading:
         span = self._span
         if span.recording is not None:
             await self._read_recording(span.recording, output)
-            return
-        with suppress(ChannelNotFound):  # it is over since it was asked for
-            await self._read_channel(output)
-        if self._seq < span.last.seq and not self._is_anew:
+        else:
+            with suppress(ChannelNotFound):  # it is over since it was asked for
+                await self._read_channel(output)
+        if span.recording is None and self._seq < span.last.seq and not self._is_anew:
             # The channel has ended, and its segments have left it; its recording may have the rest.
             with suppress(ChannelNotFound):
                 recording = await Recording.of(self._clip.times)

@@ -37,7 +37,7 @@ class Piece(Listed):
     """A segment of a recording.
 
     Attributes:
-        url: of its bytes. init: of the init segment in front of them; empty if there is none.
+        url: of its bytes. init: of the init segment in front of them; empty if they need none, as in MPEG-TS.
     """
 
     closed_at: float
@@ -102,22 +102,27 @@ class Recording:
         return tuple(one for one in self.pieces if one.closed_at >= begin and one.opened_at <= end)
 
     async def read(self, first: int) -> AsyncIterator[tuple[Whole, bytes]]:
-        """Read all of them, each as a whole.
+        """Read all of them, each as a whole. Those that were removed meanwhile are in the gap of the next one.
 
         Args:
             first: the seq that should be the first.
 
         Raises:
-            SegmentMissing: it has been removed meanwhile.
-            TrickleError: the server does not answer.
+            TrickleError: the server does not answer, or refuses.
         """
         root = channel_urls(self.times.url)[0].root
         init, of = b"", ""
         before = first - 1
         for one in self.pieces:
-            if one.init != of:
-                init, of = await self._bytes(root, one.init, one.seq) if one.init else b"", one.init
-            yield Whole(one.seq, one.seq - before - 1), init + await self._bytes(root, one.url, one.seq)
+            try:
+                if one.init != of:
+                    init, of = await self._bytes(root, one.init, one.seq) if one.init else b"", one.init
+                data = init + await self._bytes(root, one.url, one.seq)
+            except SegmentMissing as error:
+                if error.status != Status.NOT_FOUND:
+                    raise
+                continue
+            yield Whole(one.seq, one.seq - before - 1), data
             before = one.seq
 
     async def _bytes(self, root: str, place: str, seq: int) -> bytes:
@@ -142,5 +147,6 @@ def _pieces(lines: list[str], place: str, query: str) -> list[Piece]:
         elif line and not line.startswith("#"):
             path, _, _ = line.partition("?")
             if number := _SEQ.search(path):
-                found.append(Piece(int(number[1]), opened_at, opened_at + seconds, urljoin(place, path) + query, init))
+                needs = "" if path.endswith(".ts") else init
+                found.append(Piece(int(number[1]), opened_at, opened_at + seconds, urljoin(place, path) + query, needs))
     return found

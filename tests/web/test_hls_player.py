@@ -127,6 +127,20 @@ def test_hls_js_plays_on(server: RunningServer, player: Page, container: str) ->
     player.evaluate("hls.destroy()")
 
 
+def test_hls_js_plays_what_comes_behind_another_container(server: RunningServer, player: Page) -> None:
+    """MPEG-TS behind MP4 has an init segment of its own. (hls.js cannot go on over such a change: it begins anew.)"""
+    url = f"{server.base}/containers"
+    with published(url, "fmp4"):
+        eventually(lambda: "#EXT-X-MAP" in httpx.get(f"{url}/media.m3u8").text)
+    with published(url, "mpegts"):
+        eventually(lambda: httpx.get(f"{url}/media.m3u8").text.count(".ts\n") > 2)
+        player.evaluate("url => hls.loadSource(url)", f"{url}/index.m3u8")
+        plays(player)
+        assert len(read(httpx.get(f"{url}/media.m3u8").text).segments) > 3
+    assert player.evaluate("fatal") == []
+    player.evaluate("hls.destroy()")
+
+
 @pytest.mark.parametrize("container", mostly_long(["mpegts", "fmp4"], 2))
 def test_hls_js_switches_between_the_rungs_of_a_ladder(server: RunningServer, player: Page, container: str) -> None:
     """From the small picture to the large one and back, on one time line, without a gap in what it holds."""

@@ -17,7 +17,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from tests.app.core.support import Told, make_registry, owned
-from tests.support.media import init_segment, mp4_pictures, ts_pictures
+from tests.support.media import init_segment, mp4_pictures, tables, ts_pictures
 from tricklecast.app.core.facts import MAX_MARK
 from tricklecast.app.core.registry import Registry
 from tricklecast.app.core.segment import Writer
@@ -328,6 +328,27 @@ def test_an_init_segment_that_comes_once_is_in_the_mark(size: int) -> None:
     assert replica.text() == text
     assert [replica.media(name) for name in names(text)] == [holders.owner.media(name) for name in names(text)]
     assert list(replica.packager.inits.values()) == [init]
+
+
+def test_tables_are_the_init_segment_of_mpegts_behind_mp4() -> None:
+    """A playlist cannot take an EXT-X-MAP back: it names another one, also in a replica and after a restart."""
+    holders = Holders(mp4_pictures)
+    replica = holders.hold()
+    for place in range(20):
+        holders.pictures = mp4_pictures if place in (0, 1, 2, 19) else ts_pictures
+        holders.send(Sent())
+        text = holders.owner.text()
+        if place == 12:
+            holders.owner.restart()
+        assert replica.text() == holders.owner.text() == text
+        maps = dict.fromkeys(re.findall(r'#EXT-X-MAP:URI="hls/[0-9a-f.]+-init-([0-9a-f]{12})[.](ts|mp4)', text))
+        assert len(maps) == text.count("#EXT-X-MAP")
+        for name, ending in maps:
+            data = replica.packager.inits[name]
+            assert holders.owner.packager.inits[name] == data == (tables() if ending == "ts" else init_segment())
+        endings = [ending for _, ending in maps]
+        assert endings == (["mp4"] if place < 3 else ["ts", "mp4"] if place == 19 else ["mp4", "ts"][-len(maps) :])
+    assert text.count("#EXT-X-DISCONTINUITY\n") == 1
 
 
 SOUND: Final[list[object]] = ["a.1", "", *range(12)]

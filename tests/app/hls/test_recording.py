@@ -14,7 +14,7 @@ from tests.app.hls.test_demuxed import film as several_tracks
 from tests.app.hls.test_texts import subtitled
 from tests.support.hls import Playlist, read, read_multivariant
 from tests.support.local import LocalServer, local_server
-from tests.support.media import mp4_pictures, ts_pictures
+from tests.support.media import mp4_pictures, tables, ts_pictures
 from tests.support.waiting import eventually
 from tricklecast.app.hls import recording as module
 from tricklecast.app.hls.demuxed import track_init, track_media, track_packets
@@ -168,6 +168,27 @@ def test_holes_jumps_and_parts_are_discontinuities(tmp_path: Path) -> None:
         found = film.playlist()
         assert [one.duration for one in found.whole] == [1.0] * 8
         assert [at for at, one in enumerate(found.whole) if one.breaks] == [3, 7]
+        film.channel.target.close()
+
+
+def test_a_recording_of_both_containers(tmp_path: Path) -> None:
+    """MPEG-TS behind MP4 has its tables as init segment: a playlist cannot take an EXT-X-MAP back."""
+    with local_server(data_dir=tmp_path) as server:
+        film = Film(server)
+        data = []
+        for seq, kind in enumerate(["video/mp2t", "video/mp4", "video/mp4", "video/mp2t", "video/mp2t"]):
+            film.content_type = kind
+            data.append(film.publish(seq, float(seq)))
+        film.end()
+        found = film.playlist()
+        assert [at for at, one in enumerate(found.whole) if one.breaks] == [1, 3]
+        inits = [one.map and film.channel.get(one.map).expect(200).body for one in found.whole]
+        assert inits == ["", init_segment(data[1]), init_segment(data[1]), tables(), tables()]
+        assert found.whole[3].map.endswith(".ts")
+        media = [film.channel.get(one.uri).expect(200).body for one in found.whole]
+        assert media == [
+            one if ts else one[len(init_segment(one)) :] for one, ts in zip(data, [1, 0, 0, 1, 1], strict=True)
+        ]
         film.channel.target.close()
 
 

@@ -22,7 +22,7 @@ from tests.support.media import (
     ts_pictures,
 )
 from tricklecast.app.hls import units
-from tricklecast.app.hls.units import Mp4Scanner, Scanner, TsScanner, scanner
+from tricklecast.app.hls.units import Mp4Scanner, Scanner, TsScanner, scanner, tables_of
 from tricklecast.trickle.media.containers import PACKET_BYTES, Container, box, find_sync, full_box
 
 AnyScanner = TypeVar("AnyScanner", bound=Scanner)
@@ -299,3 +299,11 @@ def test_the_last_packet_of_audio_lasts_as_long_as_it_has_bytes() -> None:
     found = scanned(TsScanner(), data)
     assert found.finish(len(data)) == len(data)
     assert [unit.duration for unit in found.units] == pytest.approx([0.1, 0.1, 0.05])
+
+
+def test_tables_are_an_init_segment() -> None:
+    """The first PAT and PMT, whatever their counters; nothing if they do not come."""
+    pat, pmt = tables()[:PACKET_BYTES], tables()[PACKET_BYTES:]
+    counted = b"".join(packet[:3] + bytes([packet[3] | 7]) + packet[4:] for packet in (pat, pmt))
+    assert tables_of(counted + b"".join(ts_pictures(1.0, 3))) == tables()
+    assert tables_of(pat + ts_packet(VIDEO_PID, pes(0))) == tables_of(b"") == b""

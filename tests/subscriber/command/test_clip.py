@@ -145,6 +145,52 @@ def test_a_channel_that_is_over_is_clipped_from_its_recording(
     assert os.listdir(tmp_path / "clips") == ["all.mp4"]
 
 
+def over(server: LocalServer, name: str, *segments: bytes) -> str:
+    """A channel of these segments that is over, and stored: the URL of its playlist."""
+    with server.client() as target:
+        channel = target.channel(name)
+        channel.create("video/mp2t")
+        for seq, segment in enumerate(segments):
+            channel.publish(seq, segment)
+        channel.end()
+    playlist = f"http://127.0.0.1:{server.port}/trickle/{name}/media.m3u8"
+    eventually(lambda: "TYPE:VOD" in httpx.get(playlist).text, what="the channel has ended, and is stored")
+    return playlist
+
+
+def test_a_recording_of_both_containers_is_clipped(film: Path, wanted: Decoded, tmp_path: Path) -> None:
+    """Into a file of each; a segment that was removed meanwhile is missed, and the others are there."""
+    (tmp_path / "clips").mkdir()
+    with local_server(data_dir=tmp_path / "data", channel_drain_s=0.5) as server:
+        over(server, "both", *cut(film, "mp4")[:2], *cut(film)[2:])
+        is_whole, said = clipped(server, "both", tmp_path / "clips" / "x.mp4", LONG_AGO)
+        assert is_whole, said
+        pictures = [decode(tmp_path / "clips" / name).hashes["video"] for name in ("x.mp4", "x-2.mp4")]
+        assert pictures == [wanted.hashes["video"][: 2 * GOP], wanted.hashes["video"][2 * GOP :]]
+
+
+def test_what_is_removed_from_a_recording_meanwhile_is_missed(
+    film: Path, wanted: Decoded, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The others are in the file."""
+    (tmp_path / "clips").mkdir()
+    fetch = Timetable.fetch
+
+    async def removed(self: Timetable, root: str, route: str, within_s: float = 60.0) -> httpx.Response:
+        is_gone = route.partition("?")[0].endswith(("-1.ts", "-3.ts"))
+        return httpx.Response(404) if is_gone else await fetch(self, root, route, within_s)
+
+    monkeypatch.setattr(Timetable, "fetch", removed)
+    with local_server(data_dir=tmp_path / "data", channel_drain_s=0.5) as server:
+        over(server, "removed", *cut(film))
+        is_whole, said = clipped(server, "removed", tmp_path / "clips" / "x.mp4", LONG_AGO)
+    assert not is_whole
+    assert "warning: missed segment 1\n" in said
+    assert "warning: missed segment 3\n" in said
+    pictures = wanted.hashes["video"]
+    assert decode(tmp_path / "clips" / "x.mp4").hashes["video"] == pictures[:GOP] + pictures[2 * GOP : 3 * GOP]
+
+
 def test_a_channel_that_drains_while_it_is_clipped(
     film: Path, wanted: Decoded, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
