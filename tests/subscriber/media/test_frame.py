@@ -39,6 +39,16 @@ def test_an_array_is_what_pyav_makes(format: str, size: tuple[int, int] | None) 
         assert np.array_equal(Arrays(format, size, batch).of(picture(7)), expected)
 
 
+@pytest.mark.parametrize(
+    ("format", "size", "to"),
+    [("rgb24", (20_000, 20_000), r"format='rgb24' and size=\(20000, 20000\)"), ("vaapi", None, "format='vaapi'")],
+)
+def test_a_conversion_that_fails_names_what_was_asked_for(format: str, size: tuple[int, int] | None, to: str) -> None:
+    """It is not the picture's fault. What can be made of a picture depends on its own size, too."""
+    with pytest.raises(ValueError, match=f"^a picture of 32x32 in yuv420p cannot be converted to {to}: [A-Z]"):
+        Arrays(format, size, None).of(picture(7))
+
+
 def test_pictures_of_a_block_are_one_array_without_a_copy() -> None:
     """They follow each other; what has a hole, or stands in two blocks, is put together by copying."""
     arrays = Arrays("rgb24", None, 4)

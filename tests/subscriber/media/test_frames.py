@@ -1008,6 +1008,7 @@ async def test_auto_decodes_without_a_device_and_says_so_once(url: str, tmp_path
         ({"batch": 2, "batch_s": -1}, "batch_s"),
         ({"threads": 0}, "threads"),
         ({"size": (0, 5)}, "width in size"),
+        ({"size": (16_384, 16_384)}, "width in size must be .* at most 16000"),
         ({"size": 5}, r"as in \(640, 360\), not 5"),
     ],
 )
