@@ -363,9 +363,8 @@ class Decoding:
             if packet.pts is None:
                 self.counts.damaged += 1
                 return
-            if (
-                is_in_band and not packet.is_keyframe
-            ):  # libavformat's parsers would know it, and hold each packet until the next one comes
+            # libavformat's parsers would know it, and hold each packet until the next one comes.
+            if is_in_band and not packet.is_keyframe:
                 packet.is_keyframe = kind == "audio" or is_key_picture(context.codec.canonical_name, bytes(packet))
             packet.stream = self._templates[kind]
             order = packet.pts if packet.dts is None else packet.dts

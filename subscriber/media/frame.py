@@ -23,6 +23,7 @@ from typing import TYPE_CHECKING, Any, Final, Literal
 
 from tricklecast.trickle.errors import LocalProtocolError
 from tricklecast.trickle.media.timeline import CLOCK_HZ, MAX_BACK, Timeline, fraction, ticks
+from tricklecast.trickle.pyav import reason
 
 if TYPE_CHECKING:
     import numpy as np
@@ -146,13 +147,19 @@ class Arrays:
         """Convert a picture.
 
         Raises:
-            FFmpegError, ValueError: it cannot be converted.
+            ValueError: it cannot be converted to this format and size.
         """
         import numpy as np
+        from av.error import FFmpegError
 
         width, height = self._size
-        # One thread: for more of them libswscale would start threads for each decoder, and a picture takes 1 ms.
-        converted = self._converter.reformat(picture, width, height, self._format, threads=1)
+        try:
+            # One thread: for more of them libswscale would start threads for each decoder, and a picture takes 1 ms.
+            converted = self._converter.reformat(picture, width, height, self._format, threads=1)
+        except (FFmpegError, ValueError) as error:
+            own, to = f"{picture.width}x{picture.height} in {picture.format.name}", f"format={self._format!r}"
+            to += "" if width is None else f" and size={self._size}"
+            raise ValueError(f"a picture of {own} cannot be converted to {to}: {reason(error)}") from error
         array: np.ndarray[Any, Any] = converted.to_ndarray()
         if self._batch is None:
             return array

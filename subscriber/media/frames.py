@@ -77,8 +77,8 @@ THREADS: Final = 64
 BLOCKED_S: Final = 0.1
 """The reader warns a program that keeps the event loop for longer than this, in seconds."""
 
-MAX_SIDE: Final = 16_384
-"""The largest width and height of arrays, in pixels."""
+MAX_SIDE: Final = 16_000
+"""The largest width and height of arrays, in pixels: libavutil makes no picture with two sides of 16,384."""
 
 FrameEvent: TypeAlias = SubscriberEvent | SoftwareDecoding | PicturesDropped
 
