@@ -626,6 +626,10 @@ class Transcoder:
         if failure is not None:
             raise failure
 
+    @property
+    def strays(self) -> int:
+        return self._source.strays
+
     def late(self) -> Mapping[int, str]:
         return self._source.late()
 

@@ -27,6 +27,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final, Protocol, cast
 
 from tricklecast.publisher.media.source import MediaSource
+from tricklecast.publisher.media.strays import FileStrays, Strays
 from tricklecast.publisher.raw import StoppableReader, standard_input
 from tricklecast.publisher.steps import IsStopped
 from tricklecast.trickle.errors import InvalidInput
@@ -97,7 +98,8 @@ _REORDERED: Final = frozenset({"h264", "hevc"})
 """Codecs whose pictures tell in which order they are shown, to libavcodec's filter ``dts2pts``. Of MPEG-1 and MPEG-2,
 libavformat knows the order by itself."""
 
-_GROWING: Final = frozenset({"mpegts", "flv"})
+_TS: Final = "mpegts"
+_GROWING: Final = frozenset({_TS, "flv"})
 """Formats whose streams may be announced at any time."""
 
 MAX_BYTES_WITHOUT_PACKET: Final = 16 * 1024 * 1024
@@ -224,6 +226,9 @@ class Watched:
     Args:
         source: the bytes. Those of a network break after a time as well: of :data:`OPEN_S` until the first packet, then
             of :data:`READ_S`. A pipe may stand still for as long as its writer wants.
+
+    Attributes:
+        strays: counts the bytes of MPEG-TS that belong to no packet; ``None`` for other formats.
     """
 
     def __init__(self, source: ByteReader) -> None:
@@ -232,6 +237,7 @@ class Watched:
         self._limit_s = OPEN_S if isinstance(source, NetworkBytes) else None  # from one packet to the next
         self._since = time.monotonic()  # when it was read from first after the last packet: a slow server is no silence
         self._is_read = True  # since the last packet
+        self.strays: Strays | None = Strays()  # unless it is no MPEG-TS
 
     def read(self, size: int, /) -> bytes:
         """The next bytes.
@@ -242,6 +248,8 @@ class Watched:
         if not self._is_read:
             self._is_read, self._since = True, time.monotonic()
         data = self._source.read(size)
+        if self.strays is not None:
+            self.strays.feed(data)
         if self._left is not None:
             self._left -= len(data)
             if self._left < 0:
@@ -272,17 +280,27 @@ class ContainerSource:
 
     Args:
         container: is closed with the source.
+        path: of the file, if it is one.
     """
 
-    def __init__(self, container: InputContainer, watched: Watched | None = None) -> None:
+    def __init__(self, container: InputContainer, watched: Watched | None = None, path: str = "") -> None:
         self._container = container
         self._watched = watched
+        self._strays: Strays | None = None
+        if container.format.name == _TS:
+            self._strays = FileStrays(path) if watched is None else watched.strays
+        elif watched is not None:
+            watched.strays = None
         # A bare stream without a container: cameras without a muxer send nothing but coded frames.
         self._has_no_times = bool(container.format.flags & _NO_TIMESTAMPS)
 
     @property
     def streams(self) -> Mapping[int, Stream]:
         return {stream.index: stream for stream in self._container.streams}
+
+    @property
+    def strays(self) -> int:
+        return 0 if self._strays is None else self._strays.count
 
     @property
     def is_endless(self) -> bool:
@@ -304,11 +322,17 @@ class ContainerSource:
                 raise OSError(
                     "it is encrypted, and nobody could play it; --input-option decryption_key=HEX may decrypt it"
                 )
+            if isinstance(self._strays, FileStrays) and (packet.pos or -1) >= 0:
+                self._strays.look(packet.pos)
             if packet.size:  # an empty one, at the end, asks decoders for the frames that they hold back
                 packet.opaque = time.time_ns() // 1000
                 if packet.pts is not None:
                     end_s = max(end_s, float((packet.pts + (packet.duration or 0)) * packet.time_base))
                 yield packet.stream_index, packet
+        if isinstance(self._strays, FileStrays):
+            self._strays.look(None)
+        elif self._strays is not None:
+            self._strays.end()
         self._look()
         self._check_length(end_s - (self._container.start_time or 0) / 1e6)
 
@@ -421,6 +445,8 @@ class ContainerSource:
         self._container.close()
         if self._watched is not None:
             self._watched.close()
+        if isinstance(self._strays, FileStrays):
+            self._strays.close()
 
 
 def _length_s(decoder: Any, data: bytes) -> Fraction | None:
@@ -462,7 +488,9 @@ def open_media(
     """
     watched = None if isinstance(source, str) or hasattr(source, "seek") else Watched(source)
     try:
-        return ContainerSource(_container(watched or source, name, format, options or {}, timeouts_s), watched)
+        container = _container(watched or source, name, format, options or {}, timeouts_s)
+        path = source.removeprefix("file:") if isinstance(source, str) else ""
+        return ContainerSource(container, watched, path)
     except BaseException:
         if watched is not None:
             watched.close()

@@ -258,6 +258,10 @@ class _View:
             self._rung.clock_s = self._reading.clock_s
             yield item
 
+    @property
+    def strays(self) -> int:
+        return self._reading.transcoder.strays
+
     def late(self) -> Mapping[int, str]:
         return self._reading.late
 

@@ -23,7 +23,7 @@ from tricklecast.publisher.media.source import MediaSource
 from tricklecast.publisher.media.texts import is_text
 from tricklecast.publisher.steps import IsStopped, Report, SegmentEnd, Step
 from tricklecast.trickle import wire
-from tricklecast.trickle.amounts import count
+from tricklecast.trickle.amounts import count, size
 from tricklecast.trickle.client.retry import RECONNECT_S, Retries
 from tricklecast.trickle.errors import InvalidInput
 from tricklecast.trickle.media.timeline import fill_first_dts
@@ -233,6 +233,7 @@ class Damage:
 
     flawed: int = 0  # published as they are: a decoder makes the best of them
     left_out: int = 0  # the container does not take them
+    strays: int = 0  # bytes between packets
     in_a_row: Counter[int] = field(default_factory=Counter)  # of these, behind the last good one of a stream
     is_said: bool = False  # people know of it
 
@@ -240,7 +241,9 @@ class Damage:
         """All of it in a line; empty if there was none."""
         if not self.is_said:
             return ""
-        left_out = f", and {count(self.left_out, 'unreadable packet')} left out" if self.left_out else ""
+        lost = [count(self.left_out, "unreadable packet")] if self.left_out else []
+        lost += [f"{size(self.strays)} of other bytes"] if self.strays else []
+        left_out = f", and {' and '.join(lost)} left out" if lost else ""
         return f"{name}: {count(self.flawed, 'damaged packet')} published{left_out}"
 
 
@@ -319,7 +322,7 @@ class Remuxer:
                 self._segmenter.start(streams)
             except FFmpegError as error:  # a muxer does not accept the parameters of a stream
                 raise InvalidInput(f"{name} cannot be written: {reason(error)}") from error
-            arriving = ((track, packet) for track, packet in self._arriving(source, live) if track in streams)
+            arriving = ((track, packet) for track, packet in self._arriving(source, name, live) if track in streams)
             added = (self._added(track, packet, name) for track, packet in fill_first_dts(arriving))
             for steps in (chain.from_iterable(added), self._segmenter.finish()):
                 try:
@@ -330,6 +333,7 @@ class Remuxer:
                             self._look_for_late(source)
                 except (FFmpegError, OSError) as error:
                     failure = failure or error
+            self._look_for_strays(source, name)
             so_far = len(self._late)
             self._look_for_late(source)
             rest = list(self._late.values())[so_far:]  # the published streams have ended where these began
@@ -376,10 +380,21 @@ class Remuxer:
             )
         left_out = max(0, self._segmenter.left_out - left_out)
         damage.left_out += left_out
-        if (is_corrupt or left_out or damage.in_a_row[track]) and not damage.is_said:
-            damage.is_said = True
+        if is_corrupt or left_out or damage.in_a_row[track]:
             marks = " (continuity errors)" if self._streams[track].container.format.name == "mpegts" else ""
             how = f"bytes were lost before they came here{marks}" if is_corrupt else "not all can be read"
+            self._tell_damage(name, how)
+
+    def _look_for_strays(self, source: MediaSource, name: str) -> None:
+        """Count the bytes between packets, of which libavformat says nothing."""
+        if (strays := source.strays) > self._damage.strays:
+            self._damage.strays = strays
+            self._tell_damage(name, "it has bytes that are not MPEG-TS")
+
+    def _tell_damage(self, name: str, how: str) -> None:
+        """Tell once for each source."""
+        if not self._damage.is_said:
+            self._damage.is_said = True
             self._warn(f"{name} is damaged: {how}; the rest is published")
 
     def _tell_undecodable(self, name: str) -> None:
@@ -388,13 +403,14 @@ class Remuxer:
             self._undecodable = blind
             self._warn(f"{name} did not begin with a keyframe: {count(blind, 'packet')} before one left out so far")
 
-    def _arriving(self, source: MediaSource, live: bool) -> Iterator[tuple[int, Packet[Stream]]]:
+    def _arriving(self, source: MediaSource, name: str, live: bool) -> Iterator[tuple[int, Packet[Stream]]]:
         begins = True
         for track, packet in source.packets():
             now = self._clock()
             if begins and self._arrived_at is not None:
                 self._segmenter.timeline.rebase(now - self._arrived_at if live else 0.0)
             begins, self._arrived_at = False, now
+            self._look_for_strays(source, name)
             yield track, packet
 
     def _advice_on(self, *streams: Stream) -> str:

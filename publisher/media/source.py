@@ -22,6 +22,10 @@ class MediaSource(Protocol):
     def streams(self) -> Mapping[int, Stream]:
         """Templates for the streams of a muxer, by number."""
 
+    @property
+    def strays(self) -> int:
+        """Bytes that came so far and belong to no packet of its container, where that can be told."""
+
     def packets(self) -> Packets:
         """The packets of all streams with the numbers of their streams, interleaved, each stream's in decoding order.
 

@@ -164,6 +164,10 @@ class TestSource:
         for track, encoder in self._encoders.items():
             yield from self._captured(track, encoder.restart(), pace)
 
+    @property
+    def strays(self) -> int:
+        return 0
+
     def late(self) -> Mapping[int, str]:
         return {}
 

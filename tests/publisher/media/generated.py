@@ -32,6 +32,7 @@ class Packets:
     def __init__(self, streams: Sequence[Stream], packets: Iterable[Packet[Stream]]) -> None:
         self.streams = {stream.index: stream for stream in streams}
         self.is_closed = False
+        self.strays = 0
         self._packets = packets
 
     def packets(self) -> Iterator[tuple[int, Packet[Stream]]]:

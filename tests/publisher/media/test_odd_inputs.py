@@ -92,6 +92,54 @@ def clip(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return made(tmp_path_factory.mktemp("clips") / "clip.ts", f"{picture(6)} {tone(6)} {H264} {AAC}")
 
 
+@pytest.mark.parametrize("way", ["a file", "a pipe", "encoded anew"])
+def test_bytes_between_packets_are_told(tmp_path: Path, clip: Path, way: str) -> None:
+    """At once, and their number at the end: of garbage between two recordings, libavformat says nothing."""
+    source, data = tmp_path / "garbage.ts", clip.read_bytes()
+    whole = data + Random(3).randbytes(400_000) + data
+    encoding = Encoding(preset="ultrafast") if way == "encoded anew" else None
+    options = MediaOptions(realtime=False, encoding=encoding)
+    if way == "a pipe":
+        os.mkfifo(source)
+        with subprocess.Popen(["tee", str(source)], stdin=subprocess.PIPE, stdout=subprocess.DEVNULL) as writer:
+            assert writer.stdin is not None
+            thread = threading.Thread(target=writer.communicate, args=(whole,))
+            thread.start()
+            done = Run(str(source), options).run()
+            thread.join()
+    else:
+        source.write_bytes(whole)
+        done = Run(str(source), options).run()
+    said = done.report.said
+    assert said[0].startswith(f"{source} is damaged: ")
+    if way == "a pipe":  # its bytes are seen before the packets in them
+        assert said[0] == f"{source} is damaged: it has bytes that are not MPEG-TS; the rest is published"
+    assert said[-1].startswith(f"{source}: ")
+    assert said[-1].endswith(" of other bytes left out")
+    assert re.search(r" (399\.[89]|400\.\d) kB of ", said[-1])
+
+
+CLEAN: Final = {
+    "as it is": "",
+    "null packets": "-muxrate 2M",
+    "with times of arrival": "-mpegts_m2ts_mode 1",
+}
+
+
+@pytest.mark.parametrize("cut", [0, 100])
+@pytest.mark.parametrize("how", CLEAN)
+def test_clean_mpegts_is_not_blamed(tmp_path: Path, how: str, cut: int) -> None:
+    """Also if it begins and ends in the middle of a packet."""
+    made_ts = made(tmp_path / "made.ts", f"{picture(2)} {tone(2)} {H264} {AAC} {CLEAN[how]}").read_bytes()
+    source = tmp_path / "clean.ts"
+    source.write_bytes(made_ts[cut : len(made_ts) - cut])
+    opened = open_media(str(source), "it")
+    for _ in opened.packets():
+        pass
+    opened.close()
+    assert opened.strays == 0
+
+
 @pytest.mark.parametrize(("container", "name"), [("mpegts", "out.mp4"), ("fmp4", "out.mp4"), ("mpegts", "out.mkv")])
 @pytest.mark.parametrize("kind", ["lost", "bytes", "cut"])
 def test_of_a_damaged_source_all_that_decodes_is_published_and_recorded(

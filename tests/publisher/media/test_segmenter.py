@@ -276,7 +276,7 @@ class Spoilt:
 
     def __init__(self, source: MediaSource, which: range) -> None:
         self.streams, self.late, self.close = source.streams, source.late, source.close
-        self._source, self._which = source, which
+        self._source, self._which, self.strays = source, which, 0
 
     def packets(self) -> Iterator[tuple[int, Any]]:
         for number, (track, packet) in enumerate(self._source.packets()):
