@@ -39,6 +39,10 @@ HLS_ROUTE: Final = "hls"
 """``GET /{channel}/index.m3u8`` returns an HLS playlist, as ``media.m3u8`` does. Its media are at
 ``/{channel}/hls/...``."""
 
+CUT: Final = "#LP-TRICKLE-TRUNCATED"
+LEFT_OUT: Final = "#LP-TRICKLE-LEFT-OUT"
+"""Comments in the playlist of a recording: why the next segment is not whole, and segments that it does not name."""
+
 CLIP_MP4_ROUTE: Final = "clip.mp4"
 CLIP_TS_ROUTE: Final = "clip.ts"
 """``GET /{channel}/clip.mp4?since=90s&until=60s`` returns one file with the media of a channel between two moments."""

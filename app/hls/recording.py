@@ -47,7 +47,7 @@ from tricklecast.app.hls.timeline import CLOCK_SHARE, JUMP_S, Mark, Picture, len
 from tricklecast.app.hls.units import WRAP_S, Scanner, scanner, tables_of
 from tricklecast.trickle.media.clock import read_prft, read_temi
 from tricklecast.trickle.media.containers import Container, sniff
-from tricklecast.trickle.wire import HLS_ROUTE, NO_LIFE
+from tricklecast.trickle.wire import CUT, HLS_ROUTE, LEFT_OUT, NO_LIFE
 
 logger = logging.getLogger("tricklecast.hls")
 
@@ -115,7 +115,7 @@ class Piece:
         start, end: its bytes in the channel's segment, without an init segment.
         time: when its media begin, in seconds of the stream's own clock. duration: in seconds; 0 until it is known.
         init: the name of its init segment; empty in MPEG-TS.
-        captured_us: its date, microseconds since 1970. whole: its publisher ended it.
+        captured_us: its date, microseconds since 1970. cut: why it is not whole; empty if its publisher ended it.
         picture: its first picture, if that is a key picture.
         at, gap: as of a live media segment: it is never cut, and never missing.
     """
@@ -128,7 +128,7 @@ class Piece:
     init: str
     extension: str
     captured_us: int
-    whole: bool
+    cut: str
     picture: Picture | None = None
     duration: float = 0.0
     discontinuity: bool = False
@@ -171,6 +171,7 @@ class Recording:
         self.asked_at = now  # when somebody has asked last
         self._bounds = _bounds(stored)  # with other ones it is made anew
         self._pieces: dict[int, Piece] = {}
+        self._left_out: list[int] = []  # segments without media that players of HLS can play
         self._init = b""  # the newest init segment
         self._task: Task[None] = get_running_loop().create_task(self._make(), name="recording")
 
@@ -256,6 +257,7 @@ class Recording:
             self._break(pieces)
             self._pieces = {one.seq: one for one in pieces}
             if pieces:
+                self._left_out = [seq for seq in by_seq if seq not in self._pieces]
                 await loop.run_in_executor(thread, self._render, pieces)
             elif not self.unsuited:
                 self.unsuited = "Storage has no media of this channel that players of HLS can play"
@@ -361,9 +363,13 @@ class Recording:
             if one.init not in ("", init):
                 init = one.init
                 yield f'#EXT-X-MAP:URI="{prefix}-{init_name(one)}{QUERY}"'
+            if one.cut:
+                yield f"{CUT}:{one.cut}"
             yield f"#EXT-X-PROGRAM-DATE-TIME:{date_of(one.captured_us)}"
             yield f"#EXTINF:{one.duration:.5f},"
             yield f"{prefix}-{one.seq}.{one.extension}{QUERY}"
+        if self._left_out:
+            yield f"{LEFT_OUT}:{','.join(map(str, self._left_out))}"
         yield "#EXT-X-ENDLIST"
 
     # Durations.
@@ -371,7 +377,7 @@ class Recording:
     def _measure(self, pieces: Sequence[Piece]) -> list[Piece]:
         """Give each segment its duration that follows from the next one. Returns the others."""
         for one, following in pairwise(pieces):
-            if one.whole and following.seq == one.seq + 1 and following.container is one.container:
+            if not one.cut and following.seq == one.seq + 1 and following.container is one.container:
                 one.duration = max(0.0, _between(one.time, following))
         usual = median([one.duration for one in pieces if one.duration] or [0.0])
         for one in pieces:
@@ -384,7 +390,7 @@ class Recording:
         for one, following in pairwise(pieces):
             hole = _between(one.time + one.duration, following)
             other = (one.init, one.container) != (following.init, following.container)
-            following.discontinuity = other or not one.whole or abs(hole) > JUMP_S
+            following.discontinuity = other or bool(one.cut) or abs(hole) > JUMP_S
             due_us = one.captured_us + round((one.duration + hole) * 1e6)
             if not following.discontinuity and abs(following.captured_us - due_us) > CLOCK_SHARE * one.duration * 1e6:
                 following.captured_us = due_us
@@ -422,9 +428,10 @@ def _piece(summary: SegmentSummary, kind: Container, scan: Scanner, init: str, h
     # Shaka takes the type of sound from the name.
     extension = "ts" if kind is Container.MPEGTS else "m4s" if scan.has_video else "m4a"
     place = scan.start, summary.size, scan.units[0].time
+    cut = "" if summary.state is COMPLETE else summary.state.value
     is_told = scan.has_video and scan.units[0].is_key and _has_picture(scan)
     picture = picture_of(scan, scan.start, scan.whole) if is_told else None
-    return Piece(summary.seq, kind, *place, init, extension, captured_us, summary.state is COMPLETE, picture)
+    return Piece(summary.seq, kind, *place, init, extension, captured_us, cut, picture)
 
 
 def _has_picture(scan: Scanner) -> bool:

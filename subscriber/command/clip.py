@@ -16,6 +16,7 @@ import secrets
 from contextlib import suppress
 from dataclasses import dataclass, replace
 from datetime import datetime
+from itertools import groupby
 from pathlib import Path
 from typing import Final, Self
 
@@ -25,7 +26,7 @@ from tricklecast.subscriber.client import Subscriber
 from tricklecast.subscriber.command.moments import NEAR_S, NOW, Listed, Moment, Timetable
 from tricklecast.subscriber.command.recording import Recording
 from tricklecast.subscriber.core import OnLag
-from tricklecast.subscriber.events import Gap, Loss, SubscriberEvent
+from tricklecast.subscriber.events import Gap, Loss, SegmentTruncated, SubscriberEvent
 from tricklecast.subscriber.media.joiner import MUXERS, JoinedFile, is_joined
 from tricklecast.subscriber.sinks import SinkFailed, check_path
 from tricklecast.trickle.amounts import count, rate, size
@@ -217,6 +218,7 @@ class _Reading:
     async def run(self, output: JoinedFile) -> None:
         """Read all of them into a file."""
         span = self._span
+        left_out: frozenset[int] = frozenset()
         if span.recording is not None:
             await self._read_recording(span.recording, output)
         else:
@@ -227,9 +229,10 @@ class _Reading:
             with suppress(ChannelNotFound):
                 recording = await Recording.of(self._clip.times)
                 rest = tuple(one for one in recording.pieces if self._seq < one.seq <= span.last.seq)
+                left_out = recording.left_out
                 await self._read_recording(replace(recording, pieces=rest), output)
         if self._seq < span.last.seq:
-            self._miss(self._seq + 1, span.last.seq)
+            self._miss(self._seq + 1, span.last.seq, left_out)
 
     async def _read_channel(self, output: JoinedFile) -> None:
         clip, span = self._clip, self._span
@@ -262,23 +265,35 @@ class _Reading:
     async def _read_recording(self, recording: Recording, output: JoinedFile) -> None:
         async for segment, data in recording.read(self._seq + 1):
             if segment.gap:
-                self._miss(segment.seq - segment.gap, segment.seq - 1)
+                self._miss(segment.seq - segment.gap, segment.seq - 1, recording.left_out)
+            if segment.truncated:
+                self._lose(SegmentTruncated(segment.seq, segment.truncated))
             self._seq = segment.seq
             await output.begin(segment)
             await output.write(data)
             await output.end()
             self._read, self._bytes = self._read + 1, self._bytes + len(data)
 
-    def _miss(self, first: int, last: int) -> None:
+    def _miss(self, first: int, last: int, left_out: frozenset[int]) -> None:
+        """Tell of segments that are not there, and of those whose server has no media of them."""
+        for is_left_out, run in groupby(range(first, last + 1), left_out.__contains__):
+            seqs = list(run)
+            if not is_left_out:
+                self._lose(Gap(seqs[0], seqs[-1], "missing"))
+                continue
+            for seq in seqs:
+                self.is_whole = False
+                self._screen.say(f"warning: segment {seq} is left out: it has no media that can be shown")
+
+    def _lose(self, loss: SubscriberEvent) -> None:
         self.is_whole = False
-        self._screen.say(f"warning: {Gap(first, last, 'missing')}")
+        self._screen.say(f"warning: {loss}")
 
     def _on_event(self, event: SubscriberEvent) -> None:
         if isinstance(event, Gap) and (event.first > self._span.last.seq or event.reason != "missing"):
             return  # it is not of this clip, or told when nothing else has it
         if isinstance(event, Loss):
-            self.is_whole = False
-            self._screen.say(f"warning: {event}")
+            self._lose(event)
 
     def line(self) -> str:
         """The state in one line."""

@@ -17,6 +17,7 @@ from urllib.parse import urljoin, urlsplit
 import anyio
 
 from tricklecast.subscriber.command.moments import NOW, Listed, Moment, Timetable, time_of
+from tricklecast.trickle import wire
 from tricklecast.trickle.client.arguments import channel_urls
 from tricklecast.trickle.client.listing import error_of
 from tricklecast.trickle.errors import ChannelNotFound, Position, SegmentMissing
@@ -37,12 +38,14 @@ class Piece(Listed):
     """A segment of a recording.
 
     Attributes:
+        truncated: why it is not whole, in the server's word; empty if it is.
         url: of its bytes. init: of the init segment in front of them; empty if they need none, as in MPEG-TS.
     """
 
     closed_at: float
     url: str
     init: str
+    truncated: str = ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -51,8 +54,13 @@ class Whole:
 
     seq: int
     gap: int
+    truncated: str
     restarted: bool = False
-    complete: bool = True
+
+    @property
+    def complete(self) -> bool:
+        """Whether its publisher ended it."""
+        return not self.truncated
 
     @property
     def position(self) -> Position:
@@ -66,12 +74,14 @@ class Recording:
 
     Attributes:
         pieces: in order; at least one.
+        left_out: segments without media that can be shown.
         now_at: when the server named them, in seconds of Unix time, by its clock.
     """
 
     times: Timetable
     pieces: tuple[Piece, ...]
     now_at: float
+    left_out: frozenset[int] = frozenset()
 
     @classmethod
     async def of(cls, times: Timetable) -> Self:
@@ -94,7 +104,9 @@ class Recording:
         lines = response.text.splitlines() if response.status_code == Status.OK else []
         if "#EXT-X-PLAYLIST-TYPE:VOD" not in lines or not (pieces := tuple(_pieces(lines, place, query))):
             raise ChannelNotFound(404)
-        return cls(times, pieces, time_of(response))
+        told = (line.removeprefix(f"{wire.LEFT_OUT}:") for line in lines if line.startswith(wire.LEFT_OUT))
+        left_out = frozenset(int(seq) for one in told for seq in one.split(",") if seq.isdecimal())
+        return cls(times, pieces, time_of(response), left_out)
 
     def between(self, since: Moment, until: Moment) -> tuple[Piece, ...]:
         """The segments that were on their way at these moments, and all between."""
@@ -122,7 +134,7 @@ class Recording:
                 if error.status != Status.NOT_FOUND:
                     raise
                 continue
-            yield Whole(one.seq, one.seq - before - 1), data
+            yield Whole(one.seq, one.seq - before - 1, one.truncated), data
             before = one.seq
 
     async def _bytes(self, root: str, place: str, seq: int) -> bytes:
@@ -135,18 +147,22 @@ class Recording:
 def _pieces(lines: list[str], place: str, query: str) -> list[Piece]:
     """The segments of a playlist; their URLs have the query of its own."""
     found: list[Piece] = []
-    init, opened_at, seconds = "", 0.0, 0.0
+    init, opened_at, seconds, truncated = "", 0.0, 0.0, ""
     for line in lines:
         name, _, value = line.partition(":")
         if name == "#EXT-X-MAP":
             init = urljoin(place, value.partition('URI="')[2].partition('"')[0])
         elif name == "#EXT-X-PROGRAM-DATE-TIME":
             opened_at = datetime.fromisoformat(value).timestamp()
+        elif name == wire.CUT:
+            truncated = value
         elif name == "#EXTINF":
             seconds = float(value.partition(",")[0])
         elif line and not line.startswith("#"):
             path, _, _ = line.partition("?")
             if number := _SEQ.search(path):
                 needs = "" if path.endswith(".ts") else init
-                found.append(Piece(int(number[1]), opened_at, opened_at + seconds, urljoin(place, path) + query, needs))
+                place_of = urljoin(place, path) + query
+                found.append(Piece(int(number[1]), opened_at, opened_at + seconds, place_of, needs, truncated))
+            truncated = ""
     return found

@@ -91,6 +91,8 @@ def _tags(text: str, known: Set[str] = TAGS) -> Iterator[tuple[str, str]]:
     for line in text.removesuffix("\n").split("\n"):
         assert line, "there are no empty lines here"
         assert "\r" not in line
+        if line.startswith("#LP-TRICKLE-"):
+            continue  # a comment for clients of trickle
         if line.startswith("#EXT"):
             name, _, value = line[1:].partition(":")
             assert name in known, line

@@ -22,6 +22,7 @@ from tricklecast.app.hls.packager import IDLE_S
 from tricklecast.app.hls.texts import text_file
 from tricklecast.app.tools.conformance.target import RemoteChannel
 from tricklecast.trickle.media.containers import init_segment
+from tricklecast.trickle.wire import CUT, LEFT_OUT
 
 Pictures = Callable[..., list[bytes]]
 FORMATS: dict[str, Pictures] = {"video/mp2t": ts_pictures, "video/mp4": mp4_pictures}
@@ -44,6 +45,16 @@ class Film:
 
     def post(self, seq: int, data: bytes) -> None:
         self.channel.post(seq, data, {"Content-Type": self.content_type}).expect(200)
+        self.segments += 1
+
+    def cut(self, seq: int, at_s: float) -> None:
+        """A segment that its publisher does not finish."""
+        upload, reader = self.channel.started(
+            seq, b"".join(FORMATS[self.content_type](at_s, 10)), headers={"Content-Type": self.content_type}
+        )
+        upload.connection.close()
+        reader.close()
+        self.channel.close(seq, {"Lp-Trickle-Truncated": "1"}).expect(200)
         self.segments += 1
 
     def end(self) -> None:
@@ -168,6 +179,24 @@ def test_holes_jumps_and_parts_are_discontinuities(tmp_path: Path) -> None:
         found = film.playlist()
         assert [one.duration for one in found.whole] == [1.0] * 8
         assert [at for at, one in enumerate(found.whole) if one.breaks] == [3, 7]
+        film.channel.target.close()
+
+
+def test_what_is_not_whole_or_left_out_is_told_beside_the_media(tmp_path: Path) -> None:
+    """In comments, which players pass over: why a segment is not whole, and which have bytes and no media."""
+    with local_server(data_dir=tmp_path) as server:
+        film = Film(server)
+        film.publish(0, 0.0)
+        film.post(1, b"no media" * 100)
+        film.cut(2, 2.0)
+        film.post(3, b"no media" * 100)
+        film.publish(4, 4.0)
+        film.end()
+        assert len(film.playlist().whole) == 3
+        lines = film.channel.get("media.m3u8").expect(200).body.decode().splitlines()
+        assert [line for line in lines if line.startswith("#LP-")] == [f"{CUT}:truncated", f"{LEFT_OUT}:1,3"]
+        place = lines.index(f"{CUT}:truncated")
+        assert next(line for line in lines[place:] if not line.startswith("#")).endswith("-2.ts")
         film.channel.target.close()
 
 

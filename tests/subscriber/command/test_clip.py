@@ -169,6 +169,37 @@ def test_a_recording_of_both_containers_is_clipped(film: Path, wanted: Decoded, 
         assert pictures == [wanted.hashes["video"][: 2 * GOP], wanted.hashes["video"][2 * GOP :]]
 
 
+def test_a_clip_says_the_same_of_a_channel_that_is_over(film: Path, tmp_path: Path) -> None:
+    """A segment that its publisher did not finish, and one that is no media: the file lacks something."""
+    (tmp_path / "clips").mkdir()
+    first, second, third, fourth = cut(film)
+    told: list[list[str]] = []
+    with local_server(data_dir=tmp_path / "data", channel_drain_s=0.5) as server, server.client() as target:
+        channel: RemoteChannel = target.channel("faults")
+        channel.create("video/mp2t")
+        channel.publish(0, first)
+        upload, reader = channel.started(1, second[: len(second) // 2])
+        upload.connection.close()
+        reader.close()
+        channel.close(1, {"Lp-Trickle-Truncated": "1"}).expect(200)
+        channel.publish(2, b"no media" * 100, third, fourth)
+        for name in ("live", "over"):
+            is_whole, said = clipped(server, "faults", tmp_path / "clips" / f"{name}.mp4", LONG_AGO)
+            assert not is_whole
+            told.append([line.partition(": it has")[0] for line in said.splitlines() if "segment " in line])
+            if name == "live":
+                channel.end()
+                eventually(lambda: "TYPE:VOD" in channel.get("media.m3u8").body.decode())
+    assert told[1] == [
+        "warning: segment 1 is truncated: its publisher did not finish it",
+        "warning: segment 2 is left out",
+    ]
+    assert told[0][0] == told[1][0]
+    assert told[0][1].startswith(told[1][1])
+    videos = [decode(tmp_path / "clips" / name).hashes["video"] for name in ("live.mp4", "over.mp4")]
+    assert videos[0] == videos[1]
+
+
 def test_what_is_removed_from_a_recording_meanwhile_is_missed(
     film: Path, wanted: Decoded, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
