@@ -484,6 +484,13 @@ async def test_a_function_that_waits_can_be_cancelled_and_fail(anyio_backend: st
         await _Called(fails)(2)
 
 
+async def test_a_function_is_something_that_can_be_called() -> None:
+    """Else the first picture would say so, in a thread."""
+    url = "http://127.0.0.1:1/trickle/c"
+    with pytest.raises(InvalidInput, match=r"^function takes a picture and returns one, and 3 cannot be called$"):
+        await relay(url, url, 3)  # type: ignore[arg-type]
+
+
 async def test_an_unknown_option_is_one_of_the_called_function() -> None:
     """Nothing is begun, and the message names what the program called."""
     url, bogus = "http://127.0.0.1:1/trickle/c", {"bogus": 1}

@@ -195,10 +195,13 @@ def check_hwaccel(hwaccel: str) -> None:
     """Check the name of a device: its kind, as in ``"cuda"``, and which one, as in ``"cuda:1"``; or ``"auto"``.
 
     Raises:
+        InvalidInput: it is no text.
         NoHardware: PyAV was built without that kind.
     """
     from av.codec.hwaccel import hwdevices_available
 
+    if not isinstance(hwaccel, str):
+        raise InvalidInput(f"hwaccel is the name of a device, as in 'cuda', not {hwaccel!r}")
     kinds = hwdevices_available()
     if hwaccel.partition(":")[0] not in ("auto", *kinds):
         raise NoHardware(hwaccel, f"PyAV was built with {', '.join(kinds) or 'none'}")

@@ -142,6 +142,8 @@ async def relay(
         TrickleError: the source or the target failed; with ``reconnect``, only if waiting does not help.
         Exception: the function raised it; the target's channel stays open for a successor.
     """
+    if not callable(function):
+        raise InvalidInput(f"function takes a picture and returns one, and {function!r} cannot be called")
     counts = RelayStatistics() if statistics is None else statistics
     sound: Literal["packets", False] = "packets" if audio else False
     options: SourceOptions = subscriber or {}

@@ -241,7 +241,7 @@ def _check_format(name: str) -> None:
 
     try:
         VideoFrame(16, 16, "yuv420p").to_ndarray(format=name)
-    except (ValueError, FFmpegError) as error:
+    except (TypeError, ValueError, FFmpegError) as error:
         usual = "rgb24, bgr24, rgba, gray, yuv420p"
         raise InvalidInput(f"no arrays of the pixel format {name!r} (usual ones: {usual})") from error
 

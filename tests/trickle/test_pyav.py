@@ -187,6 +187,9 @@ def test_a_device_has_a_kind_that_pyav_was_built_with(monkeypatch: pytest.Monkey
     monkeypatch.setattr("av.codec.hwaccel.hwdevices_available", list)
     with pytest.raises(NoHardware, match="built with none"):
         check_hwaccel("cuda")
+    for wrong in (1, b"cuda"):
+        with pytest.raises(InvalidInput, match=f"^hwaccel is the name of a device, as in 'cuda', not {wrong!r}$"):
+            check_hwaccel(cast(Any, wrong))
 
 
 class Machine:

@@ -700,10 +700,10 @@ async def test_errors_of_the_subscription_are_raised(url: str) -> None:
         frames(url, when_full="block")  # type: ignore[call-overload]
 
 
-@pytest.mark.parametrize("format", ["rgb", "yuv410p", "vaapi"])
-def test_a_format_that_gives_no_array_is_refused(format: str) -> None:
-    """Unknown, without arrays, of hardware: where :func:`frames` is called, and not at the first picture."""
-    with pytest.raises(InvalidInput, match=f"no arrays of the pixel format '{format}' .*rgb24"):
+@pytest.mark.parametrize("format", ["rgb", "yuv410p", "vaapi", 3])
+def test_a_format_that_gives_no_array_is_refused(format: Any) -> None:
+    """Unknown, without arrays, of hardware, no text: where :func:`frames` is called, and not at the first picture."""
+    with pytest.raises(InvalidInput, match=f"^no arrays of the pixel format {format!r} .*rgb24"):
         frames("http://127.0.0.1:1/trickle/cam", format=format)
 
 
