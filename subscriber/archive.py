@@ -30,6 +30,7 @@ from collections import deque
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager, suppress
 from dataclasses import asdict, dataclass, field
+from itertools import chain
 from pathlib import Path
 from typing import Any, BinaryIO, Final, Self, Unpack
 
@@ -42,6 +43,7 @@ from tricklecast.subscriber.segment import Segment
 from tricklecast.subscriber.sinks import OneAtATime, Output, SinkFailed
 from tricklecast.trickle.client.arguments import URLs, channel_urls, check_number, check_options
 from tricklecast.trickle.errors import InvalidInput, LocalProtocolError, Position, TrickleError
+from tricklecast.trickle.media.containers import SNIFF_BYTES, Container, sniff
 
 VERSION: Final = 1
 
@@ -66,6 +68,11 @@ _EXTENSIONS: Final = {
     "text/vtt": ".vtt",
 }
 """Own table: that of :mod:`mimetypes` depends on the machine."""
+
+_CONTAINERS: Final[dict[Container, tuple[str, ...]]] = {Container.MPEGTS: (".ts",), Container.FMP4: (".mp4", ".m4a")}
+"""The extensions of formats that the first bytes tell apart."""
+
+_SNIFFED: Final = frozenset(chain.from_iterable(_CONTAINERS.values()))
 
 
 class DamagedIndex(TrickleError):
@@ -116,6 +123,12 @@ def line(kind: str, **fields: Any) -> bytes:
 def extension(content_type: str) -> str:
     """Return the file extension for segments of this media type; ``.bin`` if none is known."""
     return _EXTENSIONS.get(content_type.partition(";")[0].strip().lower(), ".bin")
+
+
+def _extension(content_type: str, head: bytes) -> str:
+    """The same, unless it is the other one of MPEG-TS and MP4: a channel has one type, whatever comes in it."""
+    told, found = extension(content_type), _CONTAINERS.get(sniff(head), ())
+    return told if not found or told in found or told not in _SNIFFED else found[0]
 
 
 @dataclass(slots=True)
@@ -324,6 +337,7 @@ class Folder:
         self._part: BinaryIO | None = None
         self._hash = hashlib.sha256()
         self._size = 0
+        self._head = b""  # its first bytes, which tell its format
         self._began_at = 0.0
 
     @property
@@ -362,7 +376,7 @@ class Folder:
         """A segment begins; one that was not finished is forgotten."""
         if self._part is not None:
             self.discard()
-        self._hash, self._size, self._began_at = hashlib.sha256(), 0, self._clock()
+        self._hash, self._size, self._head, self._began_at = hashlib.sha256(), 0, b"", self._clock()
 
     def write(self, data: bytes | bytearray) -> None:
         """Write some of the segment.
@@ -376,6 +390,7 @@ class Folder:
             self._disk.write(self._part, data)
         self._hash.update(data)
         self._size += len(data)
+        self._head += data[: SNIFF_BYTES - len(self._head)]
 
     def finish(self, segment: Segment) -> Entry:
         """The segment is over: name its file, and put it into the index; then make room.
@@ -419,7 +434,7 @@ class Folder:
 
     def _entry(self, segment: Segment) -> Entry:
         life = self._life(segment)
-        name = f"life{life}/{segment.seq:08d}{extension(segment.content_type)}"
+        name = f"life{life}/{segment.seq:08d}{_extension(segment.content_type, self._head)}"
         return Entry(
             segment.seq,
             life,

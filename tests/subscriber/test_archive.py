@@ -121,6 +121,32 @@ def test_a_segment_is_a_file_and_a_line(tmp_path: Path) -> None:
     }
 
 
+TS = (b"\x47\x01\x00\x10" + bytes(184)) * 6
+MP4 = b"\0\0\0\x10ftypisom\0\0\0\0" * 60
+
+
+@pytest.mark.parametrize("pieces", [1, 20])
+@pytest.mark.parametrize(
+    ("content_type", "data", "name"),
+    [
+        ("video/mp2t", MP4, "00000007.mp4"),
+        ("video/mp4", TS, "00000007.ts"),
+        ("audio/mp4", MP4, "00000007.m4a"),
+        ("video/mp4; codecs=avc1", MP4, "00000007.mp4"),
+        ("application/octet-stream", TS, "00000007.bin"),
+        ("text/plain", b"G" * 200, "00000007.txt"),
+        ("video/mp2t", b"anything", "00000007.ts"),
+    ],
+)
+def test_a_file_is_named_after_what_it_holds(
+    tmp_path: Path, content_type: str, data: bytes, name: str, pieces: int
+) -> None:
+    """A program that joins all files of a name finds no MP4 among the MPEG-TS, whatever type the channel has."""
+    with opened(tmp_path) as folder:
+        assert put(folder, Sent(7, data, content_type=content_type), pieces=pieces).file == f"life1/{name}"
+    assert (tmp_path / "life1" / name).read_bytes() == data
+
+
 def test_names_are_durable(tmp_path: Path) -> None:
     """A new file, and a new folder, survive a power failure: their folders are synced before the index names them."""
     disk = FaultyDisk()
