@@ -163,7 +163,7 @@ def test_a_forked_process_cannot_use_the_clients_of_its_parent(url: str) -> None
 
 
 def test_what_cannot_be_called_says_so(url: str) -> None:
-    """A segment of a closed client, and a client in its own event handler, raise instead of waiting for ever."""
+    """A client that is not open, and one in its own event handler, raise instead of waiting for ever."""
     failures: list[Exception] = []
 
     def on_event(event: object) -> None:
@@ -174,14 +174,99 @@ def test_what_cannot_be_called_says_so(url: str) -> None:
 
     with Publisher(url, on_event=on_event) as publisher:
         publisher.publish(b"x")
-        left = publisher.segment()
     assert failures
-    with pytest.raises(LocalProtocolError, match="was closed, or is called by its own on_event"), left:
-        raise AssertionError("it was entered")
-    with pytest.raises(ClosedHere, match="was closed: make another one"):
-        publisher.publish(b"too late")
-    with pytest.raises(LocalProtocolError, match="is not open: use it inside `with"):
-        Publisher(url).publish(b"too early")
+    assert {(type(error), "its own on_event" in str(error)) for error in failures} == {(LocalProtocolError, True)}
+    for too_early in (lambda: Publisher(url).publish(b"x"), Publisher(url).begin):
+        with pytest.raises(LocalProtocolError, match="is not open") as caught:
+            too_early()
+        assert caught.type is LocalProtocolError
+
+
+def test_a_closed_publisher_says_so(url: str) -> None:
+    """Whatever would need it raises `ClosedHere`, with or without a block; what it was closed in is told as it was."""
+    publisher = Publisher(url).open()
+    with publisher.segment() as confirmed:
+        confirmed.write(b"x")
+    segment, never, lines = publisher.begin(), publisher.segment(), publisher.json_lines().__enter__()
+    segment.write(b"x")
+    lines.write(1)
+    publisher.detach()
+    calls: list[Callable[[], object]] = [
+        lambda: publisher.publish(b"x"),
+        publisher.begin,
+        publisher.segment().__enter__,
+        publisher.json_lines().__enter__,
+        never.__enter__,
+        never.settled,
+        lambda: segment.write(b"x"),
+        lambda: segment.write_nowait(b"x"),
+        segment.end_nowait,
+        segment.end,
+        segment.settled,
+        lambda: segment.__exit__(None, None, None),
+        lambda: lines.write(1),
+        lambda: lines.__exit__(None, None, None),
+    ]
+    for call in calls:
+        with pytest.raises(ClosedHere, match="was closed"):
+            call()
+    segment.abort()
+    assert confirmed.settled() == confirmed.end() == confirmed.receipt
+    for block in (segment, lines):
+        failure = ZeroDivisionError()
+        block.__exit__(ZeroDivisionError, failure, None)
+    publisher.close()
+
+
+def test_segments_of_a_closed_subscriber_say_so(url: str) -> None:
+    """Reading one raises `ClosedHere`; one that was left can be left again."""
+    with Publisher(url) as publisher:
+        publisher.publish(b"x")
+    subscriber = Subscriber(url, start=0).open()
+    segment, messages = next(subscriber), subscriber.messages()
+    subscriber.close()
+    calls: list[Callable[[], object]] = [
+        segment.read,
+        segment.read_some,
+        lambda: next(segment),
+        lambda: next(subscriber),
+        lambda: next(messages),
+        lambda: subscriber.seek(0),
+    ]
+    for call in calls:
+        with pytest.raises(ClosedHere):
+            call()
+    segment.stop()
+    segment.aclose()
+
+
+def test_a_call_that_meets_the_end_of_the_event_loop(url: str) -> None:
+    """It raises `ClosedHere`, whether it waits there or comes too late."""
+    client = Channel(url)
+    waits, goes_on, ended = threading.Event(), threading.Event(), threading.Event()
+
+    async def wait_for_ever() -> None:
+        waits.set()
+        await anyio.sleep_forever()
+
+    def work() -> None:
+        portal = client._portal
+        assert portal is not None
+        with pytest.raises(ClosedHere):
+            client._call(wait_for_ever)
+        goes_on.wait(WITHIN_S)
+        with pytest.raises(ClosedHere):
+            sync._waited(portal, wait_for_ever)
+        ended.set()
+
+    thread = threading.Thread(target=work)
+    client.__enter__()
+    thread.start()
+    assert waits.wait(WITHIN_S)
+    client.__exit__(ZeroDivisionError, ZeroDivisionError(), None)
+    goes_on.set()
+    assert ended.wait(WITHIN_S)
+    thread.join(WITHIN_S)
 
 
 BLOCKING = {"__aenter__": "__enter__", "__aexit__": "__exit__", "__aiter__": "__iter__", "__anext__": "__next__"}

@@ -32,8 +32,10 @@ from __future__ import annotations
 import atexit
 import os
 import ssl
+from abc import ABC, abstractmethod
 from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
-from concurrent.futures import Future, wait
+from concurrent.futures import CancelledError, Future, wait
+from contextlib import suppress
 from functools import partial
 from threading import Lock, Thread, current_thread
 from types import TracebackType
@@ -68,7 +70,7 @@ T = TypeVar("T")
 _NOT_OPEN = "this client is not open: use it inside `with ... as client:`"
 _CLOSED = "this client was closed: make another one"
 _FORKED = "this client was opened before a fork: open one in each process"
-_OWN_LOOP = "this client was closed, or is called by its own on_event; that needs another thread"
+_OWN_LOOP = "this client is called by its own on_event; that needs another thread"
 
 
 class PublisherOptions(PublishingOptions, total=False):
@@ -103,14 +105,16 @@ def _waited(portal: BlockingPortal, function: Callable[P, Awaitable[T]], *args: 
     """Call a coroutine function in the event loop of another thread, and wait for its result.
 
     Raises:
-        LocalProtocolError: the event loop is over, or is this thread's own.
+        ClosedHere: the event loop is over, or ends before the function does.
     """
     try:
         future: Future[T] = portal.start_task_soon(partial(function, *args, **kwargs))
     except RuntimeError as error:
-        raise LocalProtocolError(_OWN_LOOP) from error
+        raise ClosedHere(_CLOSED) from error
     try:
         return future.result()
+    except CancelledError as error:
+        raise ClosedHere(_CLOSED) from error
     except BaseException:
         # A KeyboardInterrupt: the call must not go on beside the next one.
         future.cancel()
@@ -128,30 +132,17 @@ def _alone(function: Callable[P, Awaitable[T]], *args: P.args, **kwargs: P.kwarg
         thread.join()
 
 
-class _Blocking:
-    """Stands for an asynchronous object in another thread.
+class _Blocking(ABC):
+    """Stands for an asynchronous object in another thread."""
 
-    Args:
-        portal: calls functions in the event loop of that thread; ``None`` while the client is not open.
-    """
-
-    def __init__(self, portal: BlockingPortal | None = None) -> None:
-        self._portal = portal
-        self._was_closed = False  # there was one
-        self._process = os.getpid()  # the process that has the portal's thread
-
+    @abstractmethod
     def _call(self, function: Callable[P, Awaitable[T]], *args: P.args, **kwargs: P.kwargs) -> T:
         """Call a method of the object, and wait for its result.
 
         Raises:
-            LocalProtocolError: the client is not open (in this process), or is called from its own event loop.
             ClosedHere: the client was closed.
+            LocalProtocolError: the client is not open (in this process), or is called from its own event loop.
         """
-        if self._portal is None:
-            raise ClosedHere(_CLOSED) if self._was_closed else LocalProtocolError(_NOT_OPEN)
-        if self._process != os.getpid():
-            raise LocalProtocolError(_FORKED)
-        return _waited(self._portal, function, *args, **kwargs)
 
     def _do(self, function: Callable[P, T], *args: P.args, **kwargs: P.kwargs) -> T:
         """Call a method that does not wait: it, too, may only run in the event loop's thread."""
@@ -208,30 +199,15 @@ B = TypeVar("B", publishing.SegmentWriter, publishing.JsonLines)
 C = TypeVar("C", tricklecast.Publisher, tricklecast.Subscriber, tricklecast.Channel)
 
 
-class _Writer(_Blocking, Generic[B]):
-    """Stands for an object with a block of its own, inside that of its client."""
-
-    def __init__(self, target: B, portal: BlockingPortal | None) -> None:
-        super().__init__(portal)
-        self._target: B = target
-
-    def __enter__(self) -> Self:
-        self._call(self._target.__aenter__)
-        return self
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        self._call(self._target.__aexit__, kind, error, trace)
-
-
 class _Client(_Blocking, Generic[C]):
     """A client whose event loop runs from its opening to its closing."""
 
     def __init__(self, target: C) -> None:
-        super().__init__()
         self._target: C = target
-        self._thread: Thread | None = None
+        self._portal: BlockingPortal | None = None  # while it is open; calls functions in its event loop
+        self._thread: Thread | None = None  # of the event loop
+        self._process = os.getpid()  # the process that has the thread
+        self._was_closed = False
         self._closing = Lock()  # of two threads that close it, the second one waits
 
     def __enter__(self) -> Self:
@@ -246,6 +222,16 @@ class _Client(_Blocking, Generic[C]):
         # The event loop's thread stands still once the interpreter shuts down: waiting for it then would never end.
         atexit.register(self._left_open)
         return self
+
+    def _call(self, function: Callable[P, Awaitable[T]], *args: P.args, **kwargs: P.kwargs) -> T:
+        portal = self._portal
+        if portal is None:
+            raise ClosedHere(_CLOSED) if self._was_closed else LocalProtocolError(_NOT_OPEN)
+        if self._process != os.getpid():
+            raise LocalProtocolError(_FORKED)
+        if self._thread is current_thread():
+            raise LocalProtocolError(_OWN_LOOP)
+        return _waited(portal, function, *args, **kwargs)
 
     @property
     def url(self) -> ChannelURL:
@@ -280,13 +266,45 @@ class _Client(_Blocking, Generic[C]):
             try:
                 return self._call(closing)
             finally:
-                portal, self._portal, self._was_closed = self._portal, None, True
+                self._was_closed = True  # first: a call that finds no portal looks at it
+                portal, self._portal = self._portal, None
                 portal.call(portal.stop, cancel)
                 self._thread.join()
 
     def _left_open(self) -> None:
         """Close the client when the program ends inside the block."""
         self.__exit__(SystemExit, SystemExit(), None)
+
+
+class _Part(_Blocking):
+    """A segment, or a writer of lines: it works in the event loop of its client, and ends with that."""
+
+    def __init__(self, client: _Client[tricklecast.Publisher] | _Client[tricklecast.Subscriber]) -> None:
+        self._client = client
+
+    def _call(self, function: Callable[P, Awaitable[T]], *args: P.args, **kwargs: P.kwargs) -> T:
+        return self._client._call(function, *args, **kwargs)
+
+
+class _Writer(_Part, Generic[B]):
+    """Stands for an object with a block of its own, inside that of its client."""
+
+    def __init__(self, target: B, client: _Client[tricklecast.Publisher]) -> None:
+        super().__init__(client)
+        self._target: B = target
+
+    def __enter__(self) -> Self:
+        self._call(self._target.__aenter__)
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        try:
+            self._call(self._target.__aexit__, kind, error, trace)
+        except ClosedHere:
+            if error is None:  # else that is why the block is left
+                raise
 
 
 class Publisher(_Client[tricklecast.Publisher]):
@@ -312,7 +330,7 @@ class Publisher(_Client[tricklecast.Publisher]):
 
     def segment(self, *, wait: bool = True) -> SegmentWriter:
         """Return the next segment. Use it in a ``with`` block."""
-        return SegmentWriter(self._target.segment(wait=wait), self._portal)
+        return SegmentWriter(self._target.segment(wait=wait), self)
 
     def begin(self) -> SegmentWriter:
         """Begin the next segment without a block; its ``end()`` ends it, its ``abort()`` cuts it off."""
@@ -342,7 +360,7 @@ class Publisher(_Client[tricklecast.Publisher]):
         lines = self._target.json_lines(
             segment_s=segment_s, segment_lines=segment_lines, segment_bytes=segment_bytes, limit=limit
         )
-        return JsonLines(lines, self._portal)
+        return JsonLines(lines, self)
 
     def close(self) -> tuple[int, ...]:
         """End the channel; return the seqs of the segments that the server has not confirmed."""
@@ -376,7 +394,7 @@ class SegmentWriter(_Writer[publishing.SegmentWriter]):
 
     def end(self) -> Receipt:
         """End the segment, and wait for its receipt."""
-        return self._call(self._target.end)
+        return self._outcome(self._target.end)
 
     def end_nowait(self) -> None:
         """End the segment without waiting; :meth:`settled` waits for the receipt."""
@@ -384,11 +402,17 @@ class SegmentWriter(_Writer[publishing.SegmentWriter]):
 
     def abort(self) -> None:
         """Cut the segment off, unless it is over."""
-        self._do(self._target.abort)
+        with suppress(ClosedHere):  # by the publisher's end
+            self._do(self._target.abort)
 
     def settled(self) -> Receipt:
         """Wait until it was published or lost."""
-        return self._call(self._target.settled)
+        return self._outcome(self._target.settled)
+
+    def _outcome(self, waiting: Callable[[], Awaitable[Receipt]]) -> Receipt:
+        with suppress(LocalProtocolError):
+            return self._target.receipt  # it is known, also when the publisher is closed
+        return self._call(waiting)
 
 
 class JsonLines(_Writer[publishing.JsonLines]):
@@ -414,7 +438,7 @@ class Subscriber(_Client[tricklecast.Subscriber]):
 
     def __next__(self) -> Segment:
         """The next segment; ``StopIteration`` at the channel's end."""
-        return Segment(self._next(self._target), self._portal)
+        return Segment(self._next(self._target), self)
 
     @property
     def position(self) -> Position | None:
@@ -474,14 +498,14 @@ class Messages:
         return self._target.skipped
 
 
-class Segment(_Blocking):
+class Segment(_Part):
     """A segment that the program is reading: iterate over its chunks, or call :meth:`read_some` or :meth:`read`.
 
     See :class:`tricklecast.subscriber.Segment` for the attributes and errors.
     """
 
-    def __init__(self, target: subscribing.Segment, portal: BlockingPortal | None) -> None:
-        super().__init__(portal)
+    def __init__(self, target: subscribing.Segment, subscriber: Subscriber) -> None:
+        super().__init__(subscriber)
         self._target = target
         self.seq = target.seq
         self.epoch = target.epoch
@@ -536,11 +560,13 @@ class Segment(_Blocking):
 
     def aclose(self) -> None:
         """Leave the segment, also while another thread reads it: that one gets ``ClosedHere``."""
-        self._call(self._target.aclose)
+        with suppress(ClosedHere):  # by the subscriber's end
+            self._call(self._target.aclose)
 
     def stop(self) -> None:
         """Leave the segment, also while another thread reads it: there it ends, and is not complete."""
-        self._call(self._target.stop)
+        with suppress(ClosedHere):  # by the subscriber's end
+            self._call(self._target.stop)
 
 
 class Channel(_Client[tricklecast.Channel]):
