@@ -54,6 +54,11 @@ class Output:
         return None
 
     @property
+    def left_out(self) -> int:
+        """Segments that it was given, and has nothing of."""
+        return 0
+
+    @property
     def file(self) -> str | None:
         """The file of the last segment; ``None`` if it has none of its own."""
         return None

@@ -111,7 +111,8 @@ async def subscribe(
         Literal["never", "gap", "loss"],
         option(
             None,
-            f"Exit with {LOSS_EXIT_CODE} if segments were missed (gap), or missed, truncated or cut (loss); or never.",
+            f"Exit with {LOSS_EXIT_CODE} if segments were missed (gap), or missed, truncated, cut, or left out of a "
+            "media file (loss); or never.",
             group=_LOSSES,
         ),
     ] = "never",
@@ -176,14 +177,14 @@ async def subscribe(
     on_stderr = target == "-"
     report = Report(sink=standard_sink("stderr" if on_stderr else "stdout")) if as_json else None
     try:
-        totals = await run(request, report)
+        totals, left_out = await run(request, report)
     except TrickleError as error:
         if report is not None and on_stderr:
             raise typer.Exit(1) from error  # the last event says why; nothing but events may go to this stream
         if isinstance(error, ChannelNotFound):
             raise no_channel(error, url, request.wait_s) from error
         raise
-    lost = totals.missed + (totals.truncated + totals.broken if fail_on == "loss" else 0)
+    lost = totals.missed + (totals.truncated + totals.broken + left_out if fail_on == "loss" else 0)
     if lost and fail_on != "never":
         raise typer.Exit(LOSS_EXIT_CODE)
 

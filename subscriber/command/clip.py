@@ -62,7 +62,7 @@ async def run(clip: Clip, screen: Screen | None = None) -> bool:
     """Make a clip.
 
     Returns:
-        Whether the file has all of that time: no segment was missed, cut short or given up by the server.
+        Whether the file has all of that time: no segment was missed, cut short, left out or given up by the server.
 
     Raises:
         InvalidInput: the file cannot be written, or PyAV is not installed.
@@ -95,8 +95,8 @@ async def run(clip: Clip, screen: Screen | None = None) -> bool:
         for file in output.files:  # those that have their name are not there any more
             file.unlink(missing_ok=True)
     more = f" and {count(len(files) - 1, 'further file')}" if len(files) > 1 else ""
-    screen.say(f"{path}{more}: {reading.told()}")
-    return reading.is_whole and not span.lacks_begin
+    screen.say(f"{path}{more}: {reading.told(output.left_out)}")
+    return reading.is_whole and not output.left_out and not span.lacks_begin
 
 
 def check_name(path: Path) -> None:
@@ -212,7 +212,7 @@ class _Reading:
         self._rate = RateMeter()
         self._seq = span.first.seq - 1  # the last one that was read
         self._is_anew = False  # the channel goes on behind the last one, or has begun anew
-        self._read = self._bytes = 0
+        self._read = self._bytes = self._left_out = 0
         self.is_whole = True
 
     async def run(self, output: JoinedFile) -> None:
@@ -281,8 +281,9 @@ class _Reading:
             if not is_left_out:
                 self._lose(Gap(seqs[0], seqs[-1], "missing"))
                 continue
+            self.is_whole = False
+            self._left_out += len(seqs)
             for seq in seqs:
-                self.is_whole = False
                 self._screen.say(f"warning: segment {seq} is left out: it has no media that can be shown")
 
     def _lose(self, loss: SubscriberEvent) -> None:
@@ -303,7 +304,13 @@ class _Reading:
         words += [rate(self._rate.bits_per_s(self._bytes)), size(self._bytes)]
         return " · ".join(words)
 
-    def told(self) -> str:
-        """A line for people about the media that was read."""
+    def told(self, unreadable: int) -> str:
+        """A line for people about the media that was read.
+
+        Args:
+            unreadable: segments of which the file has nothing.
+        """
         begin = datetime.fromtimestamp(self._span.first.opened_at)
-        return f"{count(self._read, 'segment')} ({size(self._bytes)}), from {begin:%Y-%m-%d %H:%M:%S}"
+        left_out = self._left_out + unreadable
+        line = f"{count(self._read - unreadable, 'segment')} ({size(self._bytes)}), from {begin:%Y-%m-%d %H:%M:%S}"
+        return line + (f"; {left_out} left out" if left_out else "")

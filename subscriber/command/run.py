@@ -10,7 +10,7 @@ from collections.abc import Callable
 from contextlib import AbstractContextManager, nullcontext, suppress
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, Final
+from typing import Any, Final, NamedTuple
 
 import anyio
 
@@ -79,7 +79,18 @@ class Request:
     credentials: Credentials = NO_CREDENTIALS
 
 
-async def run(request: Request, report: Report | None = None) -> SubscriberStatistics:
+class Received(NamedTuple):
+    """The counts of a run.
+
+    Attributes:
+        left_out: segments that came, and of which the output has nothing.
+    """
+
+    statistics: SubscriberStatistics
+    left_out: int
+
+
+async def run(request: Request, report: Report | None = None) -> Received:
     """Receive a channel until its end, or until the time is over.
 
     Raises:
@@ -100,6 +111,7 @@ class _Run:
         self._troubles = Troubles()
         self._noticed = anyio.Event()
         self._output = open_output(request, self._notes.append)
+        self._progress.left_out = lambda: self._output.left_out
         self._subscriber: Subscriber | None = None
         self._segment: Segment | None = None
         self._times = Timetable(request.url, request.credentials)
@@ -112,7 +124,7 @@ class _Run:
         self._limit = anyio.CancelScope()  # of the time in which segments are read
         self._takes = False  # a segment, and decides whether another one is wanted
 
-    async def run(self) -> SubscriberStatistics:
+    async def run(self) -> Received:
         try:
             with self._report.live(self._progress.line):
                 reason = await self._watched()
@@ -125,7 +137,7 @@ class _Run:
             await self._last_end("signal")
             raise
         await self._last_end(reason)
-        return self._progress.statistics()
+        return Received(self._progress.statistics(), self._output.left_out)
 
     async def _watched(self) -> str:
         """Receive while other tasks tell of retries, and of a first segment that does not come; why it ended."""
@@ -436,6 +448,7 @@ class Progress:
 
     Attributes:
         seq: the newest segment; ``None`` before the first one.
+        left_out: how many segments the output has nothing of.
         state: the work instead of reading; empty while segments are read.
         newest_at: when the newest segment began, as far as that is known.
     """
@@ -446,6 +459,7 @@ class Progress:
         self.state = ""
         self.newest_at: float | None = None
         self.statistics: Callable[[], SubscriberStatistics] = SubscriberStatistics
+        self.left_out: Callable[[], int] = int
         self._clock = clock
         self._began_at = clock()
         self._rate = RateMeter(clock)
@@ -462,8 +476,8 @@ class Progress:
 
     def totals(self) -> dict[str, float]:
         """All so far, for programs."""
-        now = self.statistics()
-        return {"seconds": self._clock() - self._began_at, **{name: getattr(now, name) for name in COUNTED}}
+        now, seconds = self.statistics(), self._clock() - self._began_at
+        return {"seconds": seconds, **{name: getattr(now, name) for name in COUNTED}, "left_out": self.left_out()}
 
     def summary(self) -> str:
         """All so far, in the last line for people: the bytes received, and the faults."""
@@ -472,6 +486,7 @@ class Progress:
             f"{count(now.gaps, 'gap')} ({count(now.missed, 'segment')} missed)" if now.gaps else "",
             f"{now.truncated} truncated" if now.truncated else "",
             f"{now.broken} cut" if now.broken else "",
+            f"{left_out} left out" if (left_out := self.left_out()) else "",
         ]
         line = transferred("received", now.segments, now.bytes, self._clock() - self._began_at)
         return f"{line}; {', '.join(filter(None, faults)) or 'no gaps'}"

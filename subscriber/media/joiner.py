@@ -373,6 +373,7 @@ class Joiner:
 
     Attributes:
         files: those that were made.
+        left_out: how many segments are in no file, since they cannot be read.
         saved: how many of the segments, counted from the first one, are on disk as a whole.
     """
 
@@ -390,7 +391,7 @@ class Joiner:
         self._missing = 0  # fragments of MP4
         self._keyless = 0  # pictures that are left out, since they come before a keyframe
         self.files: list[Path] = []
-        self.saved = 0
+        self.left_out = self.saved = 0
         self._added = 0
         self._has_failed = False
         # Of each segment behind the saved ones: the packets that the open file had taken when it had got the segment;
@@ -493,6 +494,7 @@ class Joiner:
         is_first = not (self.files or self._waiting)
         if is_first and self._unreadable is not None:
             raise self._unreadable
+        self.left_out += 1
         self._say(f"{name} is left out: {error}")
         if is_first:
             self._unreadable = NotMedia(
@@ -686,6 +688,11 @@ class JoinedFile(Output):
     def unsaved(self) -> Position | None:
         """Where another run begins that gets the media this file lacks, if nothing more can be written."""
         return self._positions[0] if self._positions else None
+
+    @property
+    def left_out(self) -> int:
+        """Segments that cannot be read."""
+        return self._joiner.left_out
 
     @property
     def files(self) -> tuple[Path, ...]:

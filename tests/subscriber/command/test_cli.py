@@ -21,7 +21,7 @@ from tricklecast.subscriber.archive import Keep
 from tricklecast.subscriber.check.cli import check
 from tricklecast.subscriber.command.cli import channels, subscribe
 from tricklecast.subscriber.command.moments import Moment
-from tricklecast.subscriber.command.run import Request
+from tricklecast.subscriber.command.run import Received, Request
 from tricklecast.subscriber.core import OnLag
 from tricklecast.subscriber.events import SubscriberStatistics
 from tricklecast.trickle.errors import InvalidInput
@@ -130,9 +130,9 @@ def test_a_pipe_needs_no_option(monkeypatch: pytest.MonkeyPatch) -> None:
     """There, standard output is the default."""
     seen: list[Request] = []
 
-    async def run(request: Request, reporter: object) -> SubscriberStatistics:
+    async def run(request: Request, reporter: object) -> Received:
         seen.append(request)
-        return SubscriberStatistics()
+        return Received(SubscriberStatistics(), 0)
 
     monkeypatch.setattr("tricklecast.subscriber.command.run.run", run)
     app = typer.Typer()
@@ -165,23 +165,25 @@ def test_a_pipe_needs_no_option(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 @pytest.mark.parametrize(
-    ("fail_on", "totals", "code"),
+    ("fail_on", "totals", "left_out", "code"),
     [
-        ("never", SubscriberStatistics(missed=1, broken=1), 0),
-        ("gap", SubscriberStatistics(missed=1), 3),
-        ("gap", SubscriberStatistics(truncated=1), 0),
-        ("loss", SubscriberStatistics(truncated=1), 3),
-        ("loss", SubscriberStatistics(broken=1), 3),
-        ("loss", SubscriberStatistics(), 0),
+        ("never", SubscriberStatistics(missed=1, broken=1), 0, 0),
+        ("gap", SubscriberStatistics(missed=1), 0, 3),
+        ("gap", SubscriberStatistics(truncated=1), 0, 0),
+        ("loss", SubscriberStatistics(truncated=1), 0, 3),
+        ("loss", SubscriberStatistics(broken=1), 0, 3),
+        ("loss", SubscriberStatistics(), 0, 0),
+        ("loss", SubscriberStatistics(), 1, 3),
+        ("gap", SubscriberStatistics(), 1, 0),
     ],
 )
 def test_losses_can_be_failures(
-    monkeypatch: pytest.MonkeyPatch, fail_on: str, totals: SubscriberStatistics, code: int
+    monkeypatch: pytest.MonkeyPatch, fail_on: str, totals: SubscriberStatistics, left_out: int, code: int
 ) -> None:
     """With an exit code of their own."""
 
-    async def run(request: object, reporter: object) -> SubscriberStatistics:
-        return totals
+    async def run(request: object, reporter: object) -> Received:
+        return Received(totals, left_out)
 
     monkeypatch.setattr("tricklecast.subscriber.command.run.run", run)
     app = typer.Typer()

@@ -169,11 +169,23 @@ def test_a_recording_of_both_containers_is_clipped(film: Path, wanted: Decoded, 
         assert pictures == [wanted.hashes["video"][: 2 * GOP], wanted.hashes["video"][2 * GOP :]]
 
 
+def test_what_a_clip_leaves_out_is_missing_in_it(server: LocalServer, film: Path, tmp_path: Path) -> None:
+    """The last line counts it."""
+    first, second = cut(film)[:2]
+    published(server, "garbage", first, b"no media" * 100, second)
+    is_whole, said = clipped(server, "garbage", tmp_path / "x.mp4", LONG_AGO)
+    assert not is_whole
+    assert "warning: segment 1 is left out: " in said
+    assert f"{tmp_path}/x.mp4: 2 segments (" in said
+    assert said.endswith("; 1 left out\n")
+
+
 def test_a_clip_says_the_same_of_a_channel_that_is_over(film: Path, tmp_path: Path) -> None:
     """A segment that its publisher did not finish, and one that is no media: the file lacks something."""
     (tmp_path / "clips").mkdir()
     first, second, third, fourth = cut(film)
     told: list[list[str]] = []
+    ends: list[str] = []
     with local_server(data_dir=tmp_path / "data", channel_drain_s=0.5) as server, server.client() as target:
         channel: RemoteChannel = target.channel("faults")
         channel.create("video/mp2t")
@@ -186,6 +198,7 @@ def test_a_clip_says_the_same_of_a_channel_that_is_over(film: Path, tmp_path: Pa
         for name in ("live", "over"):
             is_whole, said = clipped(server, "faults", tmp_path / "clips" / f"{name}.mp4", LONG_AGO)
             assert not is_whole
+            ends.append(said[said.rindex(";") :].strip())
             told.append([line.partition(": it has")[0] for line in said.splitlines() if "segment " in line])
             if name == "live":
                 channel.end()
@@ -195,6 +208,7 @@ def test_a_clip_says_the_same_of_a_channel_that_is_over(film: Path, tmp_path: Pa
         "warning: segment 2 is left out",
     ]
     assert told[0][0] == told[1][0]
+    assert ends[0] == ends[1] == "; 1 left out"
     assert told[0][1].startswith(told[1][1])
     videos = [decode(tmp_path / "clips" / name).hashes["video"] for name in ("live.mp4", "over.mp4")]
     assert videos[0] == videos[1]

@@ -12,8 +12,10 @@ from typing import Any
 import anyio
 import pytest
 
+from tests.publisher.media.clips import make_clip
 from tests.subscriber.fake import Exchange, Handler, fake, run
 from tests.support.local import local_server
+from tests.support.segments import cut
 from tests.support.waiting import until
 from tricklecast import subscriber
 from tricklecast.subscriber.archive import Entry, read_index
@@ -55,9 +57,8 @@ def told(handler: Handler, path: Path | str | None, **options: Any) -> tuple[Sub
 
     async def main() -> SubscriberStatistics:
         async with fake(handler) as server:
-            return await run_command(
-                Request(server.url, None if path is None else str(path), **options), Report(Screen(said))
-            )
+            request = Request(server.url, None if path is None else str(path), **options)
+            return (await run_command(request, Report(Screen(said)))).statistics
 
     return run(main), said.getvalue().splitlines()
 
@@ -114,6 +115,23 @@ class TestPeople:
         ]
         assert lines[3].startswith("received 3 segments (18 B) in ")
         assert lines[3].endswith("; 1 gap (5 segments missed), 1 truncated; the next one is 8@2")
+
+    def test_what_a_media_file_leaves_out_is_counted(self, tmp_path: Path) -> None:
+        """In the last line and in the totals, beside the line that says why."""
+        first, second = cut(make_clip(tmp_path / "clip.mp4", seconds=2))
+        segments = [first, b"no media" * 100, second]
+
+        async def handler(exchange: Exchange) -> None:
+            if (seq := int(exchange.tail)) < len(segments):
+                await exchange.segment(seq, segments[seq], epoch=1)
+            else:
+                await exchange.empty(closed="terminated")
+
+        _, said = told(handler, tmp_path / "out.mp4", start=0)
+        assert said[0].startswith("warning: segment 1 is left out: ")
+        assert said[-1].endswith("; 1 left out; the next one is 3@1")
+        (end,) = heard(handler, tmp_path / "again.mp4", start=0).of("end")
+        assert (end["totals"]["segments"], end["totals"]["left_out"]) == (3, 1)
 
     def test_an_error_at_the_start_is_all_that_is_said(self, tmp_path: Path) -> None:
         """And no file is left behind."""
@@ -502,7 +520,7 @@ def test_errors_have_names_that_can_be_imported() -> None:
 def test_every_field_is_documented(tmp_path: Path) -> None:
     """On the pages that readers of the events, or of the index, go by."""
     events = heard(faulty, f"{tmp_path}/cam/", start=0).events
-    names = {"seconds", *COUNTED} | {name for event in events for name in event}
+    names = {"seconds", "left_out", *COUNTED} | {name for event in events for name in event}
     names |= {event["event"] for event in events}
     page = (DOCS / "subscribe-events.md").read_text(encoding="utf-8")
     assert names - set(re.findall(r"`(\w+)`", page)) == set()

@@ -166,7 +166,7 @@ def test_a_server_that_does_not_tell_its_times(tmp_path: Path) -> None:
         async with fake(old) as server:
             request = Request(server.url, str(tmp_path / "x"), start=0, until=Moment(at=at))
             totals = await run(request, Report(Screen(io.StringIO())))
-            assert totals.segments == 1
+            assert totals.statistics.segments == 1
 
     in_loop(main)
     assert asked

@@ -238,7 +238,7 @@ class TestNoMedia:
         """And said."""
         said = Said()
         segments = cut(clip)
-        join(tmp_path / "out.mp4", [*segments[:2], b"\0" * 1000, *segments[2:]], said=said)
+        assert join(tmp_path / "out.mp4", [*segments[:2], b"\0" * 1000, *segments[2:]], said=said).left_out == 1
         assert decode(tmp_path / "out.mp4").hashes == wanted.hashes
         assert len(said) == 1
         assert said[0].startswith("segment 2 is left out: ")
