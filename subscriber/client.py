@@ -15,6 +15,7 @@ import os
 import ssl
 from collections.abc import AsyncIterator, Callable, Mapping
 from contextlib import AsyncExitStack
+from dataclasses import replace
 from enum import Enum
 from typing import TYPE_CHECKING, Final, Literal, Self, TypedDict, TypeVar, assert_never, get_args
 
@@ -262,6 +263,7 @@ class Subscriber:
         self._hold_s = 0.0
         self._place = begin.place  # where it was told to begin, or found that it does
         self._begun: NextSegment | None = None  # the last segment that was handed out since then
+        self._origin: Position | None = None  # from where the first of these was come to; with its gap, if it has one
         self._stop: Stop | None = None
         self._ended = False
         self._error: Exception | None = None
@@ -442,6 +444,11 @@ class Subscriber:
         assert pending.answer is not None
         assert self._requests is not None
         assert self._home is not None
+        if self._begun is None:
+            here, place = Position(begun.seq, begun.epoch, begun.life), self._place
+            if place is not None and not (begun.gap or begun.restarted):
+                place = replace(here, offset=place.offset)
+            self._origin = place or here
         self._begun = begun
         self._segment = Segment(
             begun,

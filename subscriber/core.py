@@ -110,7 +110,7 @@ def parse_start(text: str) -> AnyStart:
     Start.parse(text)
     if text in ("next", "current", "earliest"):
         return cast("AnyStart", text)
-    return Position.parse(text) if "@" in text else int(text)
+    return Position.parse(text) if "@" in text or "+" in text else int(text)
 
 
 class Start(NamedTuple):
@@ -156,7 +156,7 @@ class Start(NamedTuple):
                 return cls(0)
             case Position():
                 return cls(start.seq, named=True, position=start)
-            case str() if "@" in start:
+            case str() if "@" in start or "+" in start:
                 return cls._parse(Position.parse(start))
         seq = parse_seq(str(start))
         if seq >= 0:

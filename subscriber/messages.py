@@ -17,7 +17,7 @@ import json
 import re
 from collections import deque
 from collections.abc import AsyncIterator
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import Any, Final, Literal, NoReturn, Self, TypeAlias, Unpack
 
 import anyio
@@ -28,7 +28,15 @@ from tricklecast.subscriber.core import AnyStart
 from tricklecast.subscriber.events import OnEvent
 from tricklecast.subscriber.segment import Segment
 from tricklecast.trickle.client.arguments import URLs, check_number, check_options
-from tricklecast.trickle.errors import BrokenByPeer, ClosedHere, ConnectionLost, InvalidInput, Position, SegmentTooLarge
+from tricklecast.trickle.errors import (
+    BrokenByPeer,
+    ClosedHere,
+    ConnectionLost,
+    InvalidInput,
+    Position,
+    SegmentTooLarge,
+    TrickleError,
+)
 from tricklecast.trickle.wire import MESSAGE_LIMIT
 
 _LONG_NUMBER: Final = re.compile(rb"[0-9]{19}")
@@ -40,9 +48,9 @@ OnError: TypeAlias = Literal["raise", "skip"]
 class BadMessage(BrokenByPeer):
     """A document is not JSON, is too long, or did not come whole.
 
-    Inside ``async with`` the iteration can go on: the next message is the one after it. ``resume`` is behind a segment
-    that stays bad. It is the segment itself if its connection was cut, or if it holds other lines, which then come
-    again.
+    Inside ``async with`` the iteration can go on: the next message is the one after it. ``resume`` is behind a document
+    that stays bad. It is in front of one whose connection was cut, and of a line that is too long, whose end has not
+    come yet.
     """
 
     summary = "not a JSON message"
@@ -77,8 +85,8 @@ class Messages:
 
     Lines may go on over the ends of segments. Where a segment was missed or is not whole, two halves of a line are
     never joined: the line that was begun is dropped, and so is the first line afterwards, unless it is a whole object
-    or array. The same holds for the first line of a subscription that begins in the middle of the channel. Dropped
-    lines are counted as ``skipped``.
+    or array. The same holds for the first line of a subscription that begins in the middle of the channel, unless it
+    begins at a :attr:`position` of lines. Dropped lines are counted as ``skipped``.
 
     Args:
         subscriber: where the segments come from.
@@ -87,7 +95,8 @@ class Messages:
         on_error: ``"raise"``, or ``"skip"`` to count a document that is not JSON and go on.
 
     Attributes:
-        subscriber: gives the position, the statistics, ``missed_at_end`` and ``seek``.
+        subscriber: gives the statistics, ``missed_at_end`` and ``seek``. Its own position knows segments alone, and is
+            behind lines that are still to come.
         skipped: documents, and parts of lines, that could not be used so far.
 
     Raises:
@@ -117,6 +126,27 @@ class Messages:
         self._guard = anyio.ResourceGuard("iterating over")
         self._gap = self._newly_skipped = 0
         self._restarted = False
+        self._last: Segment | None = None  # the segment that was begun last, and holds what is ready
+        self._origin = subscriber._origin
+        self._place: Position | None = None  # what position() says, or said before self._taken
+        self._taken: Place | None = None  # in self._last
+
+    @property
+    def position(self) -> Position | None:
+        """Behind the last message: pass it, or its text, as ``start`` to go on there, without a loss or a repetition.
+
+        With lines it may be in the middle of a segment (``128@3:9f86d081884c7d65+512``). What the next message is going
+        to tell (``gap``, ``skipped``, ``restarted``) is behind it, and is told again. ``None`` while the first segment
+        depends on the server's head.
+        """
+        has_begun = self.subscriber._begun is not None  # since it was opened, or was told to go elsewhere
+        return (self._settled() if has_begun else None) or self.subscriber.position
+
+    def _settled(self) -> Position | None:
+        if self._taken is not None and self._last is not None:
+            seq, offset = self._taken
+            self._place, self._taken = Position(seq, self._last.epoch, self._last.life, offset), None
+        return self._place
 
     async def __aenter__(self) -> Self:
         await self.subscriber.__aenter__()
@@ -141,15 +171,19 @@ class Messages:
             item = self._ready.popleft()
             if isinstance(item, Line):
                 try:
-                    return self._message(item.seq, _value(item.data))
+                    value = _value(item.data)
                 except (ValueError, RecursionError) as error:
-                    item = Bad(item.seq, str(error), torn=item.doubtful)
+                    item = Bad(item.seq, str(error), torn=item.doubtful, after=item.after)
+                else:
+                    self._taken = item.after
+                    return self._message(item.seq, value)
             self.skipped += 1
             self._newly_skipped += 1
             # Half a line is no fault of its publisher. It is counted, like the gap that it comes from.
             if self._on_error == "raise" and not item.torn:
+                self._taken = item.after or self._taken
                 failed = BadMessage(seq=item.seq, detail=item.why)
-                failed.resume = self._resume(item)
+                failed.resume = self.position
                 raise failed
 
     async def _fill(self) -> None:
@@ -167,10 +201,10 @@ class Messages:
         self._gap, self._newly_skipped, self._restarted = 0, 0, False
         return message
 
-    def _resume(self, bad: Bad) -> Position | None:
-        after = self.subscriber.position
-        # The other lines of the segment come again; beginning behind it would lose those that follow in it.
-        return replace(after, seq=bad.seq) if after is not None and (bad.again or self._lines is not None) else after
+    def _pass_over(self, segment: Segment, offset: int | None) -> None:
+        """Nothing in a segment is still to come."""
+        if not (self._gap or self._newly_skipped or self._restarted):  # the next message has nothing to tell
+            self._taken = (segment.seq + 1, offset)
 
     async def _begin(self) -> None:
         """Go on to the next segment.
@@ -187,28 +221,48 @@ class Messages:
             if self._ready:
                 return
             raise
+        except TrickleError as error:
+            if error.resume is not None:  # it knows segments alone
+                error.resume = self.position
+            raise
+        offset = self._placed(segment)
         self._gap += segment.gap
         self._restarted = self._restarted or segment.restarted
         if self._lines is not None:
             follows = segment.seq == self._expected and not (segment.gap or segment.restarted)
-            self._ready += self._lines.begin(segment.seq, follows=follows)
+            self._ready += self._lines.begin(segment.seq, follows=follows, offset=offset)
         self._segment, self._expected, self._over = segment, segment.seq + 1, False
+
+    def _placed(self, segment: Segment) -> int | None:
+        """Note where a segment begins; returns its offset, if it is the one that a position of lines names."""
+        self._settled()
+        self._last = segment
+        origin = self.subscriber._origin
+        if origin is self._origin:
+            self._place = self._place or segment.position
+            return None
+        self._origin = self._place = origin
+        return None if origin is None or segment.gap or segment.restarted else origin.offset
 
     async def _read_document(self, segment: Segment) -> None:
         item: Line | Bad | None = None
+        after = segment.seq + 1, None
         try:
             data = await segment.read(self._limit)
         except SegmentTooLarge as error:
-            item = Bad(segment.seq, error.detail)
+            item = Bad(segment.seq, error.detail, after=after)
         except ConnectionLost as error:
-            item = Bad(segment.seq, f"cut after {segment.bytes_read} bytes: {error.detail}", again=True)
+            # Reading the segment again may help.
+            item = Bad(segment.seq, f"cut after {segment.bytes_read} bytes: {error.detail}", after=(segment.seq, None))
         except ClosedHere:
             pass  # left by a seek
         else:
             if segment.truncated is not None:
-                item = Bad(segment.seq, f"truncated: {segment.truncated}")
+                item = Bad(segment.seq, f"truncated: {segment.truncated}", after=after)
             elif data.strip():
-                item = Line(segment.seq, data)
+                item = Line(segment.seq, data, after)
+            else:
+                self._pass_over(segment, None)
         self._segment = None
         if item is not None:
             self._ready.append(item)
@@ -223,6 +277,8 @@ class Messages:
         else:
             is_cut = segment.truncated is not None or segment.broken is not None
             self._ready += lines.end(whole=segment.complete, is_cut=is_cut)
+            if segment.complete and lines.is_between:
+                self._pass_over(segment, None if lines.is_doubtful else 0)
             self._segment = None
 
 
@@ -249,15 +305,20 @@ def json_lines(
     return Messages(Subscriber(url, **options), lines=True, limit=limit, on_error=on_error)
 
 
+Place: TypeAlias = tuple[int, int | None]
+"""The seq and the offset of a :class:`Position`."""
+
+
 @dataclass(frozen=True, slots=True)
 class Line:
     """A line without its end, never blank; or the one document of a segment.
 
-    It ended in segment ``seq``. If it is ``doubtful``, it may be the rest of a line.
+    It ended in segment ``seq``; ``after`` is behind it. If it is ``doubtful``, it may be the rest of a line.
     """
 
     seq: int
     data: bytes
+    after: Place
     doubtful: bool = False
 
 
@@ -268,13 +329,13 @@ class Bad:
     Attributes:
         why: its fault, for people.
         torn: it is a part of a line, the other part of which was missed.
-        again: reading the segment again may help.
+        after: where to go on; ``None``: at the end of the document before.
     """
 
     seq: int
     why: str
     torn: bool = False
-    again: bool = False
+    after: Place | None = None
 
 
 class Lines:
@@ -286,31 +347,51 @@ class Lines:
 
     Args:
         limit: longest line, in bytes; more than that is never held.
+
+    Attributes:
+        is_doubtful: the next byte may be in the middle of a line.
     """
 
-    __slots__ = ("_doubtful", "_dropping", "_limit", "_part", "_seq")
+    __slots__ = ("_dropping", "_known", "_limit", "_offset", "_part", "_seq", "is_doubtful")
 
     def __init__(self, limit: int) -> None:
         self._limit = limit
         self._seq = -1
         self._part = bytearray()
-        self._doubtful = True
+        self.is_doubtful = True
         self._dropping = False
+        self._offset = 0  # of the next byte in its segment
+        self._known = 0  # bytes still to come that were read before
 
-    def begin(self, seq: int, *, follows: bool) -> list[Line | Bad]:
-        """A segment begins; ``follows``: nothing was missed between it and the segment before."""
-        items = [] if follows else self._tear()
-        self._doubtful = self._doubtful and seq != 0
-        self._seq = seq
+    @property
+    def is_between(self) -> bool:
+        """No line has begun that is not over."""
+        return not (self._dropping or self._part.strip())
+
+    def begin(self, seq: int, *, follows: bool, offset: int | None = None) -> list[Line | Bad]:
+        """A segment begins.
+
+        Args:
+            follows: nothing was missed between it and the segment before.
+            offset: this many bytes of it were read before, and a line begins behind them.
+        """
+        items = [] if follows and offset is None else self._tear()
+        self.is_doubtful = self.is_doubtful and seq != 0 and offset is None
+        self._seq, self._offset, self._known = seq, 0, offset or 0
         return items
 
     def feed(self, chunk: bytes) -> list[Line | Bad]:
         """Some of its bytes; returns the lines that ended in them."""
-        *whole, rest = chunk.split(b"\n")
+        known = min(self._known, len(chunk))
+        self._known -= known
+        self._offset += known
+        *whole, rest = chunk[known:].split(b"\n")
         items: list[Line | Bad] = []
         for end in whole:
+            self._offset += len(end) + 1
             items += self._add(end)
             items += self._line()
+        self._offset += len(rest)
         return items + self._add(rest)
 
     def end(self, *, whole: bool, is_cut: bool = False) -> list[Line | Bad]:
@@ -319,7 +400,10 @@ class Lines:
         Args:
             is_cut: lines may be missing behind the last one, though that is whole.
         """
-        return [] if whole else self._tear() or [self._half()] * is_cut
+        if whole and not self._known:
+            return []
+        # A segment that ends before what was read of it is another one.
+        return self._tear() or [self._half()] * (is_cut or whole)
 
     def finish(self, *, whole: bool) -> list[Line | Bad]:
         """The channel has ended, and its last line with it, unless segments were missed there."""
@@ -333,22 +417,22 @@ class Lines:
             return []
         self._part.clear()
         self._dropping = True
-        return [Bad(self._seq, f"a line of more than {self._limit} bytes", torn=self._doubtful)]
+        return [Bad(self._seq, f"a line of more than {self._limit} bytes", torn=self.is_doubtful)]
 
     def _line(self) -> list[Line | Bad]:
-        data, doubtful = bytes(self._part).strip(), self._doubtful
+        data, doubtful = bytes(self._part).strip(), self.is_doubtful
         self._part.clear()
-        self._doubtful = self._dropping = False
+        self.is_doubtful = self._dropping = False
         if not data:
             return []
         if doubtful and data[:1] not in b"{[":
             return [self._half()]
-        return [Line(self._seq, data, doubtful)]
+        return [Line(self._seq, data, (self._seq, self._offset), doubtful)]
 
     def _tear(self) -> list[Line | Bad]:
         items: list[Line | Bad] = [self._half()] if self._part.strip() else []
         self._part.clear()
-        self._doubtful, self._dropping = True, False
+        self.is_doubtful, self._dropping = True, False
         return items
 
     def _half(self) -> Bad:

@@ -23,7 +23,7 @@ import tricklecast.subscriber
 from tests.support.local import LocalServer, local_server
 from tests.support.waiting import WITHIN_S, eventually
 from tricklecast import Channel as AsyncChannel
-from tricklecast import ChannelNotFound, ClosedHere, InvalidURL, LocalProtocolError, sync
+from tricklecast import ChannelNotFound, ClosedHere, InvalidURL, LocalProtocolError, Position, sync
 from tricklecast import Publisher as AsyncPublisher
 from tricklecast import Subscriber as AsyncSubscriber
 from tricklecast.subscriber import BadMessage
@@ -92,7 +92,11 @@ def test_messages(url: str) -> None:
         out.write({"n": 1})
         out.write({"n": 2})
     with Subscriber(url, start=0) as subscriber:
-        assert [message.value for message in subscriber.lines()] == [{"n": 1}, {"n": 2}]
+        lines = subscriber.lines()
+        assert next(lines).value == {"n": 1}
+        kept = str(lines.position)
+    with Subscriber(url, start=Position.parse(kept)) as subscriber:
+        assert [message.value for message in subscriber.lines()] == [{"n": 2}]
 
 
 def test_what_is_iterated_over_goes_on_after_an_error(url: str) -> None:

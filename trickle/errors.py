@@ -152,7 +152,7 @@ class NoHardware(_Described, InvalidInput):
         return f"no hwaccel {self.hwaccel!r}: {self.why}"
 
 
-_POSITION = re.compile(r"([0-9]{1,15})(?:@([0-9]{1,15})(?::([0-9A-Za-z.-]{1,64}))?)?", re.ASCII)
+_POSITION = re.compile(r"([0-9]{1,15})(?:@([0-9]{1,15})(?::([0-9A-Za-z.-]{1,64}))?)?(?:\+([0-9]{1,15}))?", re.ASCII)
 
 
 @dataclass(frozen=True, slots=True)
@@ -160,7 +160,7 @@ class Position:
     """The segment that a subscription reads next.
 
     A program stores its text (``128@3:9f86d081884c7d65``; ``128@3`` or ``128`` if the server says less) and passes it
-    to a later subscription as ``start``.
+    to a later subscription as ``start``. Between two lines of a segment, ``+512`` stands behind it.
 
     Attributes:
         seq: the segment's seq, 0 or more.
@@ -168,6 +168,8 @@ class Position:
         life: the name of the numbering to which the seq belongs (``Lp-Trickle-Life``). From it a later subscription
             learns that a restarted server numbers anew. ``None`` if no server has reported it. The text has it only
             behind an epoch.
+        offset: for readers of lines: this many bytes of the segment were read, and a line begins behind them. All other
+            readers begin with the whole segment. ``None``: nobody knows whether a line begins with the segment.
 
     Raises:
         InvalidSeq: a number is negative or has more than 15 digits, or the name has other characters.
@@ -176,15 +178,17 @@ class Position:
     seq: int
     epoch: int | None = None
     life: str | None = None
+    offset: int | None = None
 
     def __post_init__(self) -> None:
         if not _POSITION.fullmatch(str(self)):
             raise InvalidSeq(str(self))
 
     def __str__(self) -> str:
-        if self.epoch is None:
-            return f"{self.seq}"
-        return f"{self.seq}@{self.epoch}" + ("" if self.life is None else f":{self.life}")
+        text = f"{self.seq}"
+        if self.epoch is not None:
+            text += f"@{self.epoch}" + ("" if self.life is None else f":{self.life}")
+        return text if self.offset is None else f"{text}+{self.offset}"
 
     @classmethod
     def parse(cls, text: str) -> Position:
@@ -196,8 +200,8 @@ class Position:
         match = _POSITION.fullmatch(text)
         if match is None:
             raise InvalidSeq(text)
-        seq, epoch, life = match.groups()
-        return cls(int(seq), None if epoch is None else int(epoch), life)
+        seq, epoch, life, offset = match.groups()
+        return cls(int(seq), None if epoch is None else int(epoch), life, None if offset is None else int(offset))
 
 
 class LocalProtocolError(TrickleError):

@@ -493,6 +493,11 @@ class Messages:
         return self.subscriber._next(self._target)
 
     @property
+    def position(self) -> Position | None:
+        """Behind the last message: pass it, or its text, as ``start`` to go on there."""
+        return self._target.position
+
+    @property
     def skipped(self) -> int:
         """Documents, and parts of lines, that could not be used so far."""
         return self._target.skipped

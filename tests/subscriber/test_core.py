@@ -1319,6 +1319,7 @@ class TestLives:
         ("12", Start(12, named=True)),
         (Position(7), Start(7, named=True, position=Position(7))),
         ("7@2", Start(7, named=True, position=Position(7, 2))),
+        ("7+9", Start(7, named=True, position=Position(7, offset=9))),
     ],
 )
 def test_a_start_is_a_word_a_number_or_a_position(given: AnyStart, start: Start) -> None:
@@ -1326,7 +1327,7 @@ def test_a_start_is_a_word_a_number_or_a_position(given: AnyStart, start: Start)
     assert Start.parse(given) == start
 
 
-@pytest.mark.parametrize("given", ["", "first", "1.5", "+1", "9" * 16, "--1", "@1", "1@", "-1@2", "1@x"])
+@pytest.mark.parametrize("given", ["", "first", "1.5", "+1", "9" * 16, "--1", "@1", "1@", "-1@2", "1@x", "-1+2"])
 def test_a_bad_start_is_refused(given: str) -> None:
     """The error names what is allowed."""
     with pytest.raises(InvalidInput, match=r"^use next, current, earliest, a number, -N, or a position such .* not"):
@@ -1335,7 +1336,9 @@ def test_a_bad_start_is_refused(given: str) -> None:
         parse_start(given)
 
 
-@pytest.mark.parametrize("start", ["next", "current", "earliest", 5, -3, Position(5), Position(5, 1, "a")])
+@pytest.mark.parametrize(
+    "start", ["next", "current", "earliest", 5, -3, Position(5), Position(5, 1, "a"), Position(5, offset=0)]
+)
 def test_the_text_of_a_start_is_read(start: AnyStart) -> None:
     """As the value that it is the text of; a position without an epoch has that of a number."""
     parsed = parse_start(str(start))

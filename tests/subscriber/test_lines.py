@@ -73,25 +73,25 @@ def test_what_was_begun_before_a_gap_is_dropped_and_told() -> None:
     """And so is the rest of a line after it."""
     lines = Lines(100)
     lines.begin(0, follows=False)
-    assert lines.feed(b'{"a":1}\n{"b":') == [Line(0, b'{"a":1}')]
+    assert lines.feed(b'{"a":1}\n{"b":') == [Line(0, b'{"a":1}', (0, 8))]
     assert lines.begin(2, follows=False) == [Bad(0, "a part of a line", torn=True)]
-    assert lines.feed(b'2}\n{"c":3}\n') == [Bad(2, "a part of a line", torn=True), Line(2, b'{"c":3}')]
+    assert lines.feed(b'2}\n{"c":3}\n') == [Bad(2, "a part of a line", torn=True), Line(2, b'{"c":3}', (2, 11))]
 
 
 def test_a_gap_between_lines_costs_no_line() -> None:
     """Segments that hold whole lines are the usual case; that they do is seen from the line itself."""
     lines = Lines(100)
     lines.begin(0, follows=False)
-    assert lines.feed(b'{"a":1}\n') == [Line(0, b'{"a":1}')]
+    assert lines.feed(b'{"a":1}\n') == [Line(0, b'{"a":1}', (0, 8))]
     assert lines.begin(5, follows=False) == []
-    assert lines.feed(b'{"b":2}\n3\n') == [Line(5, b'{"b":2}', doubtful=True), Line(5, b"3")]
+    assert lines.feed(b'{"b":2}\n3\n') == [Line(5, b'{"b":2}', (5, 8), doubtful=True), Line(5, b"3", (5, 10))]
 
 
 def test_a_number_after_a_gap_may_be_the_rest_of_one() -> None:
     """It is not taken for a line."""
     lines = Lines(100)
     lines.begin(7, follows=False)
-    assert lines.feed(b"45\n67\n") == [Bad(7, "a part of a line", torn=True), Line(7, b"67")]
+    assert lines.feed(b"45\n67\n") == [Bad(7, "a part of a line", torn=True), Line(7, b"67", (7, 6))]
 
 
 def test_a_segment_that_was_not_whole_ends_its_line() -> None:
@@ -111,19 +111,19 @@ def test_a_line_beyond_the_limit_is_dropped_to_its_end(size: int) -> None:
     lines.begin(0, follows=True)
     data = b"1" * 40 + b"\n2\n"
     items = [item for at in range(0, len(data), size) for item in lines.feed(data[at : at + size])]
-    assert items == [Bad(0, "a line of more than 10 bytes"), Line(0, b"2")]
+    assert items == [Bad(0, "a line of more than 10 bytes"), Line(0, b"2", (0, 43))]
 
 
 def test_a_line_as_long_as_the_limit_is_read() -> None:
     """The limit is the longest, not the first that is too long."""
     lines = Lines(3)
     lines.begin(0, follows=True)
-    assert lines.feed(b"123\n") == [Line(0, b"123")]
+    assert lines.feed(b"123\n") == [Line(0, b"123", (0, 4))]
 
 
 def test_the_last_line_needs_no_end() -> None:
     """Unless something was missed behind it."""
-    for whole, items in ((True, [Line(0, b"1")]), (False, [Bad(0, "a part of a line", torn=True)])):
+    for whole, items in ((True, [Line(0, b"1", (0, 1))]), (False, [Bad(0, "a part of a line", torn=True)])):
         lines = Lines(10)
         lines.begin(0, follows=True)
         lines.feed(b"1")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import json
 from collections.abc import Callable
 from contextlib import AbstractAsyncContextManager
@@ -16,7 +17,7 @@ from tests.subscriber.fake import Exchange, Handler, fake, run, timed
 from tests.subscriber.test_client import Slept, channel, ended
 from tricklecast.subscriber import BadMessage, Message, Messages, Position, Subscriber, json_lines, json_messages
 from tricklecast.subscriber.messages import _value
-from tricklecast.trickle.errors import ChannelNotFound, InvalidInput
+from tricklecast.trickle.errors import ChannelNotFound, InvalidInput, TrickleError
 
 Open = Callable[..., AbstractAsyncContextManager[Messages]]
 
@@ -225,11 +226,11 @@ class TestLines:
         assert received(json_lines, cut_between_lines) == [Message(0, [1]), Message(1, [2], skipped=1)]
 
     def test_a_bad_line_is_an_error_and_the_next_one_is_read(self) -> None:
-        """To begin again, the whole segment is named: other lines follow in it."""
+        """To begin again, its end is named: other lines follow in the segment."""
         got = received(json_lines, channel(s0=b"1\n{\n2\n"))
         assert [item.seq for item in got] == [0, 0, 0]
         assert isinstance(got[1], BadMessage)
-        assert got[1].resume == Position(0)
+        assert got[1].resume == Position(0, offset=4)
         assert got[2] == Message(0, 2, skipped=1)
 
     def test_bad_lines_can_be_left_out(self) -> None:
@@ -251,6 +252,203 @@ class TestLines:
                 assert [message.value async for message in messages] == [1]
                 assert messages.skipped == 1
                 assert messages.subscriber.missed_at_end == 3
+
+        run(main)
+
+
+# Resuming.
+
+
+def split(data: bytes, cuts: list[int]) -> Handler:
+    """A channel whose segments are the parts of the data between the cuts; each in two chunks."""
+    edges = [0, *sorted(cut % (len(data) + 1) for cut in cuts), len(data)]
+    parts = [data[begin:end] for begin, end in itertools.pairwise(edges)]
+
+    async def handler(exchange: Exchange) -> None:
+        seq = int(exchange.tail)
+        if seq < len(parts):
+            half = len(parts[seq]) // 2
+            await exchange.segment(seq, *filter(None, (parts[seq][:half], parts[seq][half:])), life="aa.0")
+        else:
+            await exchange.empty(latest=len(parts), closed="terminated", life="aa.0")
+
+    return handler
+
+
+def resumed(
+    open_messages: Open, handler: Handler, count: int, **options: Any
+) -> tuple[str, list[Message | BadMessage]]:
+    """The place of a reader that is killed after some messages, and what a second reader gets that begins there."""
+
+    async def main() -> str:
+        async with (
+            fake(handler) as server,
+            timed(Slept().runtime, open_messages, server.url, start=0) as messages,
+        ):
+            for _ in range(count):
+                await anext(messages)
+            return str(messages.position)
+
+    kept = run(main)
+    return kept, received(open_messages, handler, start=kept)
+
+
+LINES = st.lists(st.sampled_from(["7", '"text"', '{"a": 1}', "[2]", "null", "", "12345678901234567890"]), max_size=9)
+
+
+@given(LINES, st.lists(st.integers(0, 200), max_size=6), st.booleans(), st.integers(0, 9))
+@settings(max_examples=150, deadline=None)
+def test_a_reader_of_lines_that_was_killed_goes_on_behind_its_last_line(
+    lines: list[str], cuts: list[int], last_ends: bool, count: int
+) -> None:
+    """Wherever the segments end, also within lines: each line comes once, and nothing was missed."""
+    wanted = [json.loads(line) for line in lines if line]
+    handler = split("\n".join(lines).encode() + b"\n" * last_ends, cuts)
+    count = min(count, len(wanted))
+    _, second = resumed(json_lines, handler, count)
+    assert values(second) == wanted[count:]
+    assert not any(message.gap or message.skipped or message.restarted for message in second)  # type: ignore[union-attr]
+
+
+class TestPosition:
+    def test_it_is_in_the_middle_of_a_segment_of_lines(self) -> None:
+        """Its text names the segment, and how much of it was read."""
+        kept, second = resumed(json_lines, channel(s0=b"1\n2\n", s1=b"3\n4\n"), 3)
+        assert kept == "1+2"
+        assert second == [Message(1, 4)]
+
+    def test_a_line_over_two_segments_begins_in_the_first(self) -> None:
+        """The reader needs that one once more."""
+        kept, second = resumed(json_lines, channel(s0=b"1\n[2,", s1=b"3]\n"), 1)
+        assert kept == "0+2"
+        assert second == [Message(1, [2, 3])]
+
+    def test_of_documents_it_is_behind_the_last_one(self) -> None:
+        """Segments without one are passed over."""
+        for count, kept in [(0, "0"), (1, "1"), (2, "3")]:
+            assert resumed(json_messages, channel(s0=b"0", s1=b" ", s2=b"2", s3=b"3"), count)[0] == kept
+
+    def test_what_the_next_message_has_to_tell_is_told_again(self) -> None:
+        """A gap that nobody has heard of is behind it."""
+        for open_messages in (json_lines, json_messages):
+            kept, second = resumed(open_messages, with_gap(b"[1]\n", b"[2]\n"), 1)
+            assert kept.startswith(("0+4", "1"))
+            assert second == [Message(5, [2], gap=4)]
+
+    @pytest.mark.parametrize(("open_messages", "kept"), [(json_lines, "0+2"), (json_messages, "0")])
+    def test_it_is_in_front_of_what_was_read_in_part(self, open_messages: Open, kept: str) -> None:
+        """A call that gave up has had a part of a document: its segment is read again."""
+
+        async def handler(exchange: Exchange) -> None:
+            await exchange.begin(0)
+            await exchange.chunk(b"1\n[" if open_messages is json_lines else b"[")
+            await exchange.closed_by_client()
+
+        async def main() -> None:
+            async with fake(handler) as server, open_messages(server.url, start=0) as messages:
+                assert messages.position == Position(0)
+                if open_messages is json_lines:
+                    await anext(messages)
+                while not messages.subscriber.statistics().bytes:
+                    with anyio.move_on_after(0.01):
+                        await anext(messages)
+                assert str(messages.position) == kept
+
+        run(main)
+
+    def test_it_passes_over_segments_in_which_nothing_is_left(self) -> None:
+        """It is still in the window when nothing but empty segments came for an hour."""
+
+        async def main() -> None:
+            async with (
+                fake(channel(s0=b"1\n", s1=b"", s2=b"\n")) as server,
+                json_lines(server.url, start=0) as messages,
+            ):
+                assert [message.value async for message in messages] == [1]
+                assert str(messages.position) == "3+0"
+            async with fake(channel(s1=b"", s2=b"")) as server, json_lines(server.url, start=1) as messages:
+                assert [message.value async for message in messages] == []
+                assert str(messages.position) == "3"  # the next line may have begun in front of segment 1
+
+        run(main)
+
+    def test_a_seek_moves_it(self) -> None:
+        """At once, and with the offset of its target; the line that was begun is not joined to what comes then."""
+
+        async def main() -> None:
+            handler = channel(s0=b"1\n2\n3", s1=b"4\n5\n6\n")
+            async with fake(handler) as server, json_lines(server.url, start=0) as messages:
+                assert [(await anext(messages)).value for _ in range(2)] == [1, 2]
+                await messages.subscriber.seek(Position(1, offset=2))
+                assert messages.position == Position(1, offset=2)
+                assert [(message.value, message.skipped) async for message in messages] == [(5, 1), (6, 0)]
+
+        run(main)
+
+    def test_messages_of_a_subscriber_that_was_used_before_begin_where_it_is(self) -> None:
+        """What the program has read itself is not read again."""
+
+        async def main() -> None:
+            async with fake(channel(s0=b"1\n", s1=b"2\n3\n")) as server, Subscriber(server.url, start=0) as subscriber:
+                await anext(subscriber)
+                messages = Messages(subscriber, lines=True)
+                assert messages.position == Position(1)
+                assert (await anext(messages)).skipped == 1
+                assert messages.position == Position(1, offset=4)
+
+        run(main)
+
+    def test_a_segment_that_is_another_one_is_read_from_its_beginning(self) -> None:
+        """Its numbering is not that of the position: the bytes are not those that were read."""
+
+        async def handler(exchange: Exchange) -> None:
+            if exchange.tail == "1":
+                await exchange.segment(1, b"[1]\n[2]\n", epoch=2)
+            else:
+                await ended(exchange)
+
+        got = received(json_lines, handler, start="1@1+4")
+        assert got == [Message(1, [1], restarted=True), Message(1, [2])]
+
+    def test_a_segment_that_is_shorter_than_what_was_read_is_told(self) -> None:
+        """A server without lives has been restarted."""
+        assert received(json_lines, channel(s1=b"[1]\n", s2=b"[2]\n"), start="1+9") == [Message(2, [2], skipped=1)]
+
+    def test_an_error_resumes_behind_the_last_line(self) -> None:
+        """Also one of the subscriber, which knows segments alone."""
+
+        async def handler(exchange: Exchange) -> None:
+            if exchange.tail == "0":
+                await exchange.segment(0, b"1\n[2,")
+            else:
+                await exchange.text(500, "no")
+
+        async def main() -> None:
+            async with (
+                fake(handler) as server,
+                timed(Slept().runtime, json_lines, server.url, start=0, reconnect_s=0) as messages,
+            ):
+                assert (await anext(messages)).value == 1
+                with pytest.raises(TrickleError) as raised:
+                    await anext(messages)
+                assert raised.value.resume == Position(0, offset=2)
+
+        run(main)
+
+    def test_a_line_that_is_too_long_is_in_front_of_it(self) -> None:
+        """Its end may not have come yet."""
+
+        async def main() -> None:
+            async with (
+                fake(channel(s0=b"1\n12345678\n2\n")) as server,
+                json_lines(server.url, start=0, limit=4) as messages,
+            ):
+                await anext(messages)
+                with pytest.raises(BadMessage) as raised:
+                    await anext(messages)
+                assert raised.value.resume == messages.position == Position(0, offset=2)
+                await anext(messages)
+                assert messages.position == Position(0, offset=13)
 
         run(main)
 

@@ -328,10 +328,11 @@ def test_an_error_needs_its_fields(values: tuple[str, ...], named: dict[str, str
 seqs = st.integers(0, 10**15 - 1)
 
 
-@given(seqs, st.none() | seqs)
-def test_a_position_survives_its_text(seq: int, epoch: int | None) -> None:
+@given(seqs, st.none() | seqs, st.none() | seqs)
+def test_a_position_survives_its_text(seq: int, epoch: int | None, offset: int | None) -> None:
     """A position that was stored as text is read back unchanged."""
-    assert Position.parse(str(Position(seq, epoch))) == Position(seq, epoch)
+    position = Position(seq, epoch, offset=offset)
+    assert Position.parse(str(position)) == position
 
 
 def test_the_text_of_a_position() -> None:
@@ -341,9 +342,13 @@ def test_the_text_of_a_position() -> None:
     assert str(Position(128, 3, "9f86d081884c7d65.3")) == "128@3:9f86d081884c7d65.3"
     assert Position.parse("128@3:9f86d081884c7d65.3") == Position(128, 3, "9f86d081884c7d65.3")
     assert str(Position(128, None, "abc")) == "128"
+    assert str(Position(128, 3, "9f86d081884c7d65.3", 512)) == "128@3:9f86d081884c7d65.3+512"
+    assert Position.parse("128@3:9f86d081884c7d65.3+0") == Position(128, 3, "9f86d081884c7d65.3", 0)
 
 
-@pytest.mark.parametrize("text", ["", "@3", "1@", "-1", "1@-1", "x", "1 @3", "1@3@4", "\u0661", "9" * 16])
+@pytest.mark.parametrize(
+    "text", ["", "@3", "1@", "-1", "1@-1", "x", "1 @3", "1@3@4", "\u0661", "9" * 16, "1+", "+1", "1+-2"]
+)
 def test_other_texts_are_no_positions(text: str) -> None:
     """A text with words, signs or more than 15 digits is no position."""
     with pytest.raises(InvalidSeq, match="not a seq"):
