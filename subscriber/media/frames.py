@@ -43,6 +43,7 @@ from tricklecast.subscriber.media.decoding import (
 from tricklecast.subscriber.media.frame import Arrays, Frame, FrameBatch, joined, stacked
 from tricklecast.subscriber.media.opening import NotMedia
 from tricklecast.subscriber.segment import Segment
+from tricklecast.trickle.amounts import count
 from tricklecast.trickle.client.arguments import URLs, check_number, check_options
 from tricklecast.trickle.client.reports import Reporter
 from tricklecast.trickle.client.tasks import BackgroundTask, Notifier
@@ -361,7 +362,7 @@ class FrameReader(Generic[Item]):
         with self._guard:
             self._watch_program()
             self._check_open()
-            while not (count := self._count()):
+            while not (ready := self._count()):
                 if self._error is not None:
                     raise self._error
                 if self._over:
@@ -373,7 +374,7 @@ class FrameReader(Generic[Item]):
                 with anyio.CancelScope(deadline=self._due()):
                     await self._changed.wait()
                 self._check_open()
-            frames = [self._ready.popleft() for _ in range(count)]
+            frames = [self._ready.popleft() for _ in range(ready)]
             self._changed.notify()
             self._given_at, self._has_turned = perf_counter(), False
             self._given.notify()
@@ -481,7 +482,7 @@ class FrameReader(Generic[Item]):
             if reader.failure is not None:
                 raise reader.failure
 
-        is_lost, damaged = False, self._counts.damaged
+        is_lost, before = False, self._counts.damaged
         try:
             await reader.begin()
             await to_thread.run_sync(decode, limiter=self._threads)
@@ -491,8 +492,8 @@ class FrameReader(Generic[Item]):
             LOGGER.warning("%s; going on with the next one", error)
             self._counts.unreadable += 1
             is_lost = True
-        if count := self._counts.damaged - damaged:
-            LOGGER.warning("segment %d: %d packets could not be decoded", segment.seq, count)
+        if damaged := self._counts.damaged - before:
+            LOGGER.warning("segment %d: %s could not be decoded", segment.seq, count(damaged, "packet"))
         if segment.truncated is not None or segment.broken is not None:
             is_skipped = segment.truncated == "skipped"
             self._counts.missed += is_skipped

@@ -323,6 +323,23 @@ async def test_a_segment_that_is_no_media_is_left_out(url: str, tmp_path: Path) 
         await read(f"{url}-text")
 
 
+@pytest.mark.parametrize(("number", "words"), [(1, "1 packet"), (2, "2 packets")])
+async def test_packets_that_cannot_be_decoded_are_told(
+    url: str, number: int, words: str, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    """Once for each segment."""
+
+    def damaged(decoding: Decoding, *_: object) -> Iterator[Frame]:
+        decoding.counts.damaged += number
+        return iter(())
+
+    monkeypatch.setattr(Decoding, "frames", damaged)
+    await publish(url, [b"damaged"])
+    with anyio.fail_after(WITHIN_S):
+        await read(url)
+    assert f"segment 0: {words} could not be decoded" in caplog.text
+
+
 async def test_an_init_segment_is_needed_once(url: str, tmp_path: Path) -> None:
     """Some publishers of fragmented MP4 send it with the first segment only."""
     first, *others = segments_of(make_clip(tmp_path / "clip.mp4", audio=None), "fmp4")
