@@ -526,7 +526,7 @@ def open_output(request: Request, note: Callable[[str], None]) -> Output:
     if is_folder(target):
         return FolderWriter(Path(target), channel_urls(request.url)[0].channel, keep=request.keep)
     if target != "-" and not request.raw and is_joined(Path(target)):
-        return JoinedFile(Path(target), note)
+        return JoinedFile(Path(target), note, " (--raw, or another ending, takes any bytes)")
     return open_sink(target)
 
 

@@ -179,6 +179,14 @@ MUXERS: Final[Mapping[str, str]] = {
 
 _SOUND_ONLY: Final = (".m4a", ".mka")
 
+LIVE: Final = "a live stream"
+"""The name of a file that goes to a sink, for people."""
+
+
+def file_of(path: Path) -> str:
+    """Name a kind of file, for people."""
+    return f"a {path.suffix} file"
+
 
 class File:
     """A file being written.
@@ -226,6 +234,7 @@ class File:
         if muxer != "matroska" and av.library_versions["libavformat"] >= _HYBRID_SINCE:
             options["movflags"] = _HYBRID
         self._is_file = sink is None
+        whole = LIVE if sink is not None else file_of(path)
         if sink is not None:
             options |= _AT_ONCE
         # libavformat asks for types only: ``write`` is all that it needs of a sink.
@@ -245,13 +254,13 @@ class File:
                 self._filters[slot] = BitStreamFilterContext(_FILTERS[track.codec], track.stream)
         if not self._streams:
             codecs = ", ".join(self.left_out.values())
-            raise NothingToWrite(f"a {path.suffix} file holds none of this channel's streams: {codecs or 'none'}")
+            raise NothingToWrite(f"{whole} holds none of this channel's streams: {codecs or 'none'}")
         try:
             self._muxer.start_encoding()  # makes the file
         except packet_errors() as error:
             self._remove()
             codecs = ", ".join(track.codec for track in tracks.values())
-            raise Undescribed(f"a {path.suffix} file does not hold {codecs} ({reason(error)})") from error
+            raise Undescribed(f"{whole} does not hold {codecs} ({reason(error)})") from error
         self._has_grown()  # by its head
 
     def fits(self, slot: Slot, track: Track, *, damaged: bool) -> bool:
@@ -356,8 +365,6 @@ WAIT_SEGMENTS: Final = 3
 """A file names its streams at its beginning. If the first segments announce a stream without enough of it to know its
 parameters (a sound that has not begun), the joiner waits for it in this many segments, and then leaves it out."""
 
-_RAW: Final = " (--raw, or another ending, takes any bytes)"
-
 
 class Joiner:
     """Joins segments of MPEG-TS or MP4.
@@ -370,6 +377,7 @@ class Joiner:
         path: the file; its ending says which kind it is to be (:data:`MUXERS`). Where the media changes, the next file
             gets a number: ``out-2.mp4``.
         say: gets lines, for people, about media that does not get into the file.
+        hint: the last words of the error for a channel without media: what to do about it.
 
     Attributes:
         files: those that were made.
@@ -377,9 +385,10 @@ class Joiner:
         saved: how many of the segments, counted from the first one, are on disk as a whole.
     """
 
-    def __init__(self, path: Path, say: Callable[[str], None]) -> None:
+    def __init__(self, path: Path, say: Callable[[str], None], hint: str = "") -> None:
         self._path = path
         self._say = say
+        self._hint = hint
         self._init = b""
         self._timeline = Timeline(begin=0, step=MIN_STEP)
         self._decodable: set[Slot] = set()
@@ -497,9 +506,7 @@ class Joiner:
         self.left_out += 1
         self._say(f"{name} is left out: {error}")
         if is_first:
-            self._unreadable = NotMedia(
-                f"{name} is no media that can be put into a {self._path.suffix} file: {error}{_RAW}"
-            )
+            self._unreadable = NotMedia(f"{name} is no media that can be put into {self.whole()}: {error}{self._hint}")
 
     def _write_waiting(self, *, last: bool = False) -> None:
         """Write the waiting packets, as soon as the streams of the file are known."""
@@ -600,7 +607,11 @@ class Joiner:
         for slot in tracks.keys() - complete.keys():
             self._say(f"left out: a stream ({slot.kind}) that has not begun")
         for slot, codec in self._file.left_out.items():
-            self._say(f"left out: a stream ({slot.kind}, {codec}) that a {self._path.suffix} file does not hold")
+            self._say(f"left out: a stream ({slot.kind}, {codec}) that {self.whole()} does not hold")
+
+    def whole(self) -> str:
+        """Name the thing that the segments become."""
+        return file_of(self._path)
 
     def made(self, tracks: Mapping[Slot, Track]) -> File:
         """Make the next file."""
@@ -664,19 +675,20 @@ class JoinedFile(Output):
     Args:
         path: the file; its ending says which kind it is to be.
         note: gets lines, for people, about media that does not get into it.
+        hint: as for :class:`Joiner`.
 
     Raises:
         InvalidInput: that path cannot be written, or PyAV is not installed.
     """
 
-    def __init__(self, path: Path, note: Callable[[str], None]) -> None:
+    def __init__(self, path: Path, note: Callable[[str], None], hint: str = "") -> None:
         need_pyav()
         check_path(path)
         if path.exists() and not path.is_file():
             raise InvalidInput(
                 f"cannot write a media file to {path}: it is no file; use --raw for the bytes as they come"
             )
-        self._joiner = Joiner(path, note)
+        self._joiner = Joiner(path, note, hint)
         self._note = note
         self._spool: SpooledTemporaryFile[bytes] | None = None
         self._segment: Part | None = None

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Final, cast
 
-from tricklecast.subscriber.media.joiner import File, Joiner, Slot, Track
+from tricklecast.subscriber.media.joiner import LIVE, File, Joiner, Slot, Track
 from tricklecast.trickle.media.timeline import CLOCK_HZ
 from tricklecast.trickle.pyav import Sink
 
@@ -47,6 +47,10 @@ class Outflow(Joiner):
     def __init__(self, say: Callable[[str], None]) -> None:
         super().__init__(NAME, say)
         self._pieces: list[Piece] = []
+
+    def whole(self) -> str:
+        """Name the stream."""
+        return LIVE
 
     def made(self, tracks: Mapping[Slot, Track]) -> File:
         """Begin a stream."""

@@ -64,7 +64,7 @@ def main() -> None:
     """Send; the last line of standard error says why it ended, if it ended with code 1."""
     import av
 
-    av.logging.set_level(av.logging.ERROR)
+    av.logging.set_libav_level(av.logging.ERROR)
     av.logging.restore_default_callback()  # the server's reason for a refusal, on standard error
     url = sys.stdin.buffer.readline().decode().strip()
     try:

@@ -74,10 +74,13 @@ class Target:
         raise InvalidInput(f"{shown!r} is neither rtmp://, rtmps:// nor srt://")
 
     def cleaned(self, text: str) -> str:
-        """A text of libav without secrets, and without its addresses in memory."""
+        """A text of libav, or of the server, without secrets, and without libav's addresses in memory.
+
+        A short key may also be a part of words, which stay.
+        """
         text = _ADDRESS.sub("", text)
         for secret in filter(None, self.secrets):
-            text = text.replace(secret, "***")
+            text = re.sub(rf"(?<![^\W_]){re.escape(secret)}(?![^\W_])", "***", text)
         return text
 
 

@@ -428,6 +428,19 @@ def test_a_file_whose_name_belies_it_is_noted(
     assert [said in line for line in lines if "would fit" in line] == [True] * bool(said)
 
 
+def test_a_channel_without_media_says_how_to_get_its_bytes(tmp_path: Path) -> None:
+    """A file of media cannot be made of them."""
+
+    async def handler(exchange: Exchange) -> None:
+        if exchange.tail == "0":
+            await exchange.segment(0, b"zero")
+        else:
+            await exchange.empty(closed="terminated")
+
+    with pytest.raises(TrickleError, match=r"a \.mp4 file: .* \(--raw, or another ending, takes any bytes\)$"):
+        told(handler, tmp_path / "out.mp4", start=0)
+
+
 class TestWaiting:
     def test_it_says_what_it_waits_for(self, monkeypatch: pytest.MonkeyPatch) -> None:
         """With ``--start next`` and long segments, a line says so, and when the newest segment began."""

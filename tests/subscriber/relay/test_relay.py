@@ -11,6 +11,7 @@ import sys
 import threading
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
+from fractions import Fraction
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -19,6 +20,7 @@ import pytest
 
 from tests.publisher.ingest.test_streams import Ingest, ingesting, segments
 from tests.publisher.media.clips import Decoded, decode, make_clip
+from tests.publisher.media.test_publisher import picture
 from tests.subscriber.fake import Exchange, fake
 from tests.subscriber.fake import run as in_loop
 from tests.support.forked import forked
@@ -26,8 +28,9 @@ from tests.support.local import LocalServer, local_server
 from tests.support.ports import free_port
 from tests.support.segments import cut
 from tests.support.waiting import WITHIN_S, eventually
+from tricklecast.publisher.media.publisher import MediaPublisher
 from tricklecast.subscriber.relay import run as relays
-from tricklecast.subscriber.relay.outflow import aac_parameters
+from tricklecast.subscriber.relay.outflow import Outflow, aac_parameters
 from tricklecast.subscriber.relay.run import Request, _Relay, _Waiting, run
 from tricklecast.subscriber.relay.target import Target
 from tricklecast.trickle.errors import ChannelNotFound, InvalidInput, TrickleError
@@ -191,6 +194,38 @@ def test_a_target_that_cannot_be_reached_is_an_error(
     assert ("stream key" if keys else "Connection refused") in str(failure.value)
 
 
+def test_a_target_that_breaks_off_is_an_error_of_its_own(server: LocalServer) -> None:
+    """The line has none of the warnings that libavformat has of the stream from here: advice, and made-up times."""
+    url = f"http://127.0.0.1:{server.port}/trickle/breaks-off"
+
+    async def publish() -> None:
+        async with MediaPublisher(url, when_full="wait") as publisher:
+            for number in range(30):
+                await publisher.write(picture(number), pts=number, time_base=Fraction(1, 30))
+
+    in_loop(publish)
+    with (
+        ingesting(server) as ingest,
+        cut_off(ingest, after=5_000) as port,
+        pytest.raises(TrickleError, match=r"cannot push to rtmp://127.*/live/\*\*\*: ") as failure,
+    ):
+        relayed(url, f"rtmp://127.0.0.1:{port}/live/breaks-off-copy")
+    assert not re.search("Consider|making some up", str(failure.value))
+
+
+def test_a_channel_that_is_no_media_is_said(server: LocalServer) -> None:
+    """Without words on files and on options of other commands."""
+    url = published(server, "text", [b"no media"])
+    with pytest.raises(TrickleError, match=r"^segment 0 is no media .* into a live stream: it is neither .* nor MP4$"):
+        relayed(url, "rtmp://127.0.0.1:1/live/key")
+
+
+def test_streams_that_cannot_be_pushed_are_said() -> None:
+    """A stream has a container, which may not take all."""
+    with pytest.raises(TrickleError, match=r"^a live stream holds none of this channel's streams: none$"):
+        Outflow(print).made({})
+
+
 @pytest.mark.parametrize("was_good", [False, True])
 def test_a_target_that_does_not_take_the_end(
     server: LocalServer, film: Path, was_good: bool, monkeypatch: pytest.MonkeyPatch
@@ -328,6 +363,18 @@ def test_a_target_is_shown_without_its_key(url: str, shown: str, host: str) -> N
     assert key not in target.cleaned(f"cannot open {url}: {key}")
     said = target.cleaned(f"[rtmp @ 0x559e391a1680] Cannot open connection tcp://{target.url.split('/')[2]}?x")
     assert said == f"[rtmp] Cannot open connection tcp://{host}?x"
+
+
+@pytest.mark.parametrize(
+    ("said", "shown"),
+    [
+        ("the 'analyzeduration' is tcp_nodelay", "the 'analyzeduration' is tcp_nodelay"),
+        ("cannot open rtmp://h/app/y: y, live_y, y?z, /y", "cannot open ***: ***, live_***, ***?z, /***"),
+    ],
+)
+def test_a_short_key_is_hidden_where_it_stands_alone(said: str, shown: str) -> None:
+    """Words that have its letters can still be read."""
+    assert Target.parse("rtmp://h/app/y").cleaned(said) == shown
 
 
 @pytest.mark.parametrize("url", ["http://h/a/k", "rtmp://h", "rtmp://h/app", "rtmp:///app/key", "film.mp4"])
