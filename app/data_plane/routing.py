@@ -55,7 +55,7 @@ HINT: Final = "this URL names a channel; its segments are at CHANNEL/SEQ"
 NO_CHANNEL: Final = "this URL has no channel; a segment is at CHANNEL/SEQ, the head at CHANNEL/next"
 """The answer if a seq stands in the channel's place: the client takes the base path for a channel's URL."""
 
-STARTS: Final = {b"earliest": -LAST_SEQ, b"latest": SEQ_CURRENT, b"next": SEQ_NEXT}
+STARTS: Final = {b"earliest": -LAST_SEQ, b"latest": SEQ_CURRENT, b"current": SEQ_CURRENT, b"next": SEQ_NEXT}
 """Names for the seq at which a stream starts; the earliest one is the N-th from the head, for a large N."""
 
 START_PARAMETER: Final = "start"
@@ -303,7 +303,7 @@ def _stream_route(op: Op | None, channel: str, query: bytes) -> Route:
     try:
         seq = STARTS[start] if start in STARTS else parse_seq(start.decode("latin-1"))
     except InvalidSeq:
-        error = "Invalid start: it is earliest, latest, next, N or -N"
+        error = "Invalid start: it is earliest, current, next, N or -N"
         return Route(op, channel, error=error if op else "", allow=_READ_ONLY)
     return Route(op, channel, seq, _READ_ONLY)
 

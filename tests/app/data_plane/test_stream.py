@@ -60,6 +60,7 @@ def test_a_stream_is_all_segments_from_the_newest_on(channel: RemoteChannel, ser
     ("start", "first"),
     [
         ("latest", 3),
+        ("current", 3),
         ("", 3),
         ("-2", 3),
         ("-3", 2),
@@ -86,7 +87,7 @@ def test_a_bad_start_is_refused_with_one_line(channel: RemoteChannel, start: str
     """400, and the line says what it may be."""
     channel.publish(0)
     answer = channel.get(f"stream?start={start}").expect(400)
-    assert answer.body == b"Invalid start: it is earliest, latest, next, N or -N"
+    assert answer.body == b"Invalid start: it is earliest, current, next, N or -N"
 
 
 def test_what_a_stream_cannot_have_is_answered_as_for_a_segment(channel: RemoteChannel) -> None:
