@@ -182,7 +182,11 @@ async def subscribe(
         if report is not None and on_stderr:
             raise typer.Exit(1) from error  # the last event says why; nothing but events may go to this stream
         if isinstance(error, ChannelNotFound):
-            raise no_channel(error, url, request.wait_s) from error
+            failure = no_channel(error, url, request.wait_s)
+            if begin is not None and failure is not error:
+                over = "of one that is over, `tricklecast clip` makes a file, and `tricklecast store export` copies all"
+                failure = TrickleError(f"{failure}; {over}")
+            raise failure from error
         raise
     lost = totals.missed + (totals.truncated + totals.broken + left_out if fail_on == "loss" else 0)
     if lost and fail_on != "never":

@@ -216,6 +216,16 @@ def test_a_channel_that_is_missing_is_named(
     assert "Method not allowed: this URL has no channel; " in said[2]
 
 
+def test_the_past_of_a_channel_that_is_missing_may_be_stored(
+    server: RunningServer, capfd: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Other commands read a channel that is over."""
+    monkeypatch.setattr("sys.argv", ["tricklecast", "subscribe", f"{server.base}/none", "--since", "1h"])
+    with pytest.raises(SystemExit):
+        main()
+    assert "; of one that is over, `tricklecast clip` makes a file, and `tricklecast store" in capfd.readouterr().err
+
+
 def test_events_go_where_the_media_does_not(capfd: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> None:
     """To standard output, or to standard error, which then holds nothing else; an error is their last one."""
     monkeypatch.setattr("sys.argv", ["tricklecast", "subscribe", NOWHERE, "--json"])
