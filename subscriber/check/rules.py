@@ -234,12 +234,15 @@ def _restarts(study: Study) -> _Measured:
 def _content_type(study: Study) -> _Measured:
     if not study.filled:
         return _skip("no bytes")
-    wrong = [segment.seq for segment in study.filled if not _fits(segment)]
-    first = study.filled[0]
+    wrong = [segment for segment in study.filled if not _fits(segment)]
+    first = (wrong or study.filled)[0]
     declared, found = first.content_type or "none", first.media.container
     values: dict[str, Value] = {"declared": declared, "found": found.value}
     if wrong:
-        return _Measured(f"declared {declared}, found {found}", "wrong", values, wrong)
+        kinds = ", ".join(dict.fromkeys(segment.media.container for segment in wrong))
+        where = f" in {len(wrong)} of {count(len(study.filled), 'segment')}" if len(wrong) < len(study.filled) else ""
+        figure = f"declared {declared}, found {kinds}{where}"
+        return _Measured(figure, "wrong", values, [segment.seq for segment in wrong])
     if any(segment.media.container in DECLARED and _declared(segment) in _VAGUE for segment in study.filled):
         return _Measured(f"declared {declared}, found {found}", "vague", values)
     return _Measured(declared, values=values)

@@ -483,6 +483,15 @@ def test_content_type(declared: str, found: Container, verdict: str) -> None:
     assert judged([seen]).finding("content_type").level == verdict
 
 
+def test_a_content_type_that_fits_some_segments() -> None:
+    """What is found is what does not fit, and in how many segments."""
+    kinds = (Container.MPEGTS, Container.FMP4, Container.MPEGTS, Container.FMP4, Container.JSON)
+    seen = [Received(seq, 0, size=10, content_type="video/mp2t", media=Media(kind)) for seq, kind in enumerate(kinds)]
+    found = judged(seen).finding("content_type")
+    assert found.figure == "declared video/mp2t, found fmp4, json in 3 of 5 segments"
+    assert judged(seen[1:2]).finding("content_type").figure == "declared video/mp2t, found fmp4"
+
+
 def test_what_arrives(good: list[bytes]) -> None:
     """Empty, cut and restarted segments, the end, and the server's head, each with its verdict."""
     seen = received(good)
