@@ -224,6 +224,8 @@ class Publisher:
         on_event: Callable[[PublisherEvent], None] | None = None,
         transport: httpx.AsyncBaseTransport | None = None,
     ) -> None:
+        if not isinstance(takeover, bool):
+            raise InvalidInput(f"takeover is True or False, not {takeover!r}")
         check_number("preconnect", preconnect, at_least=0, at_most=MAX_PRECONNECT, whole=True)
         check_number("buffer_bytes", buffer_bytes, at_least=0, whole=True)
         check_number("buffer_s", buffer_s, above=0)
@@ -388,9 +390,11 @@ class Publisher:
 
         Raises:
             TypeError: ``obj`` cannot be written as JSON.
-            InvalidInput: it has a value that JSON does not have, or is longer than ``limit``; nothing was sent.
+            InvalidInput: it has a value that JSON does not have, or is longer than ``limit``, or ``limit`` is wrong;
+                nothing was sent.
             TrickleError: as :meth:`SegmentWriter.write`.
         """
+        check_number("limit", limit, at_least=1, whole=True)
         return await self.publish(_json_line(obj, limit=limit))
 
     def json_lines(

@@ -172,6 +172,7 @@ class Position:
             readers begin with the whole segment. ``None``: nobody knows whether a line begins with the segment.
 
     Raises:
+        InvalidInput: a value has another type.
         InvalidSeq: a number is negative or has more than 15 digits, or the name has other characters.
     """
 
@@ -181,6 +182,14 @@ class Position:
     offset: int | None = None
 
     def __post_init__(self) -> None:
+        for name, value in (("seq", self.seq), ("epoch", self.epoch), ("offset", self.offset)):
+            is_whole = isinstance(value, int) and not isinstance(value, bool)
+            if not is_whole and (value is not None or name == "seq"):
+                hint = "; Position.parse() reads a text" if name == "seq" else ""
+                kinds = "a whole number" if name == "seq" else "a whole number or None"
+                raise InvalidInput(f"the {name} of a position is {kinds}, not {value!r}{hint}")
+        if not isinstance(self.life, str | None):
+            raise InvalidInput(f"the life of a position is a text or None, not {self.life!r}")
         if not _POSITION.fullmatch(str(self)):
             raise InvalidSeq(str(self))
 

@@ -936,6 +936,8 @@ def test_an_endless_refusal_is_not_read_to_its_end(monkeypatch: pytest.MonkeyPat
     [
         ("preconnect", 3),
         ("preconnect", 1.0),
+        ("takeover", "yes"),
+        ("takeover", None),
         ("start", "x"),
         ("start", True),
         ("buffer_s", 0),
@@ -1012,6 +1014,9 @@ def test_a_document_that_readers_would_refuse_is_not_sent(document: object, text
             assert str(refused.value).startswith(text)
             with pytest.raises(TypeError, match="bytes are expected, not str"):
                 await pub.publish("text")  # type: ignore[arg-type]
+            for limit in (0, "x"):
+                with pytest.raises(errors.InvalidInput, match=r"^limit must be a whole number at least 1, not "):
+                    await pub.publish_json(1, limit=limit)  # type: ignore[arg-type]
             assert trickle.log == []
             assert (await pub.publish_json("x" * (1 << 20), limit=2 << 20)).stored == (1 << 20) + 3
 

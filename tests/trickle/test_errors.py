@@ -5,6 +5,7 @@ from __future__ import annotations
 import inspect
 import pickle
 from array import array
+from typing import Any
 
 import pytest
 from hypothesis import given
@@ -360,6 +361,23 @@ def test_impossible_positions_are_refused(seq: int, epoch: int | None) -> None:
     """The same limits hold for numbers that a program passes."""
     with pytest.raises(InvalidSeq):
         Position(seq, epoch)
+
+
+@pytest.mark.parametrize(
+    ("values", "text"),
+    [
+        (("5",), "the seq of a position is a whole number, not '5'; Position.parse() reads a text"),
+        ((True,), "the seq of a position is a whole number, not True; Position.parse() reads a text"),
+        ((5, "1"), "the epoch of a position is a whole number or None, not '1'"),
+        ((5, 1, 7), "the life of a position is a text or None, not 7"),
+        ((5, 1, "a", 1.0), "the offset of a position is a whole number or None, not 1.0"),
+    ],
+)
+def test_a_position_of_other_types_is_refused(values: tuple[Any, ...], text: str) -> None:
+    """Its text would look right, but it would equal no other position, and could not be counted on."""
+    with pytest.raises(InvalidInput) as failed:
+        Position(*values)
+    assert str(failed.value) == text
 
 
 @pytest.mark.parametrize("data", [b"ab", bytearray(b"ab"), memoryview(b"a.b")[::2], array("B", b"ab")])

@@ -156,7 +156,8 @@ def check_number(
     if not good:
         limits = [("at least", at_least), ("above", above), ("at most", at_most)]
         allowed = " and".join(f" {word} {limit}" for word, limit in limits if limit is not None)
-        raise InvalidInput(f"{name} must be a {'whole ' if whole else ''}number{allowed}, not {value!r}")
+        kind = "whole " if whole else "finite " if isinstance(value, float) and not math.isfinite(value) else ""
+        raise InvalidInput(f"{name} must be a {kind}number{allowed}, not {value!r}")
 
 
 def check_headers(headers: Mapping[str, str]) -> None:
@@ -215,8 +216,14 @@ def httpx_auth(auth: Auth | None) -> HttpxAuth | None:
     if isinstance(auth, str):
         check_token(auth, "the token")
         return Bearer(lambda: auth)
-    if auth is not None and not (isinstance(auth, tuple) or callable(auth) or hasattr(auth, "auth_flow")):
+    if isinstance(auth, tuple):
+        is_good = [isinstance(part, str | bytes) for part in auth] == [True, True]
+    else:
+        is_good = auth is None or callable(auth) or hasattr(auth, "auth_flow")
+    if not is_good:
         kind = type(auth).__name__  # not the value: it may be a secret
+        if isinstance(auth, tuple):
+            kind += f" of {', '.join(type(part).__name__ for part in auth) or 'nothing'}"
         raise InvalidInput(f"auth is a token (str), a pair (user, password) or an authentication of httpx, not {kind}")
     return auth
 

@@ -97,7 +97,7 @@ def test_numbers_within_their_limits(value: float, limits: dict[str, Any]) -> No
 @pytest.mark.parametrize("value", [math.nan, math.inf, -math.inf, True, "1", None, 1j])
 def test_values_that_are_not_finite_numbers(value: object) -> None:
     """NaN is refused, although no comparison with a limit fails for it."""
-    with pytest.raises(InvalidInput, match=r"^n must be a number, not "):
+    with pytest.raises(InvalidInput, match=r"^n must be a (finite )?number, not "):
         check_number("n", value)
 
 
@@ -108,6 +108,7 @@ def test_values_that_are_not_finite_numbers(value: object) -> None:
         (0, {"above": 0}, "n must be a number above 0, not 0"),
         (3, {"at_least": 0, "at_most": 2, "whole": True}, "n must be a whole number at least 0 and at most 2, not 3"),
         (1.0, {"whole": True}, "n must be a whole number, not 1.0"),
+        (math.inf, {"above": 0}, "n must be a finite number above 0, not inf"),
     ],
 )
 def test_numbers_out_of_range(value: float, limits: dict[str, Any], text: str) -> None:
@@ -179,13 +180,17 @@ def test_a_token_that_cannot_be_sent(token: str) -> None:
     assert token.strip() not in str(raised.value) or not token
 
 
-@pytest.mark.parametrize("auth", [b"s3cr3t", 5, {"token": "s3cr3t"}])
+@pytest.mark.parametrize(
+    "auth",
+    [b"s3cr3t", 5, {"token": "s3cr3t"}, ("s3cr3t",), (1, 2), ("s3cr3t", None), ("u", "s3cr3t", "q"), ()],
+)
 def test_what_is_no_authentication(auth: Any) -> None:
     """The error names the kinds, and not the secret."""
     with pytest.raises(InvalidInput, match="auth is a token") as raised:
         httpx_auth(auth)
     assert "s3cr3t" not in str(raised.value)
-    assert httpx_auth(("user", "password")) == ("user", "password")
+    pairs: list[Any] = [("user", "password"), ("user", b"password")]
+    assert [httpx_auth(pair) for pair in pairs] == pairs
 
 
 @pytest.mark.parametrize("verify", [None, 1, "ca.pem", Path("ca.pem")])
