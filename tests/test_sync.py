@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import atexit
 import inspect
 import os
 import signal
@@ -9,7 +10,8 @@ import subprocess
 import sys
 import threading
 import warnings
-from collections.abc import Callable, Iterator
+from collections.abc import Awaitable, Callable, Iterator
+from concurrent.futures import Future
 from pathlib import Path
 from typing import Any, get_type_hints
 
@@ -501,6 +503,49 @@ def test_no_thread_is_left(url: str) -> None:
     with pytest.raises(LocalProtocolError), publisher:
         raise AssertionError("it was entered twice")
     eventually(lambda: threading.active_count() == before)
+
+
+@pytest.mark.parametrize("when", ["the thread has not begun", "the thread begins", "it waits", "it opened"])
+def test_ctrl_c_while_a_client_opens_leaves_no_thread(url: str, when: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Whenever it comes. The thread is over before the program goes on: one that imports changes its exit status."""
+    before, begun, ended = set(threading.enumerate()), threading.Event(), threading.Event()
+    run = anyio.run
+
+    def observed(function: Callable[[], Awaitable[None]]) -> None:
+        begun.set()
+        run(function)
+        ended.set()
+
+    class Interrupted(threading.Thread):
+        def start(self) -> None:
+            if when != "the thread has not begun":
+                super().start()
+            if when in ("the thread has not begun", "the thread begins"):
+                raise KeyboardInterrupt
+
+    class InterruptedFuture(Future[Any]):
+        results = 0
+
+        def result(self, timeout: float | None = None) -> Any:
+            result = super().result(timeout)
+            self.results += 1
+            if when == "it waits" and self.results == 1:
+                raise KeyboardInterrupt
+            return result
+
+    def interrupt(function: Callable[[], None]) -> None:
+        if when == "it opened":
+            raise KeyboardInterrupt
+
+    monkeypatch.setattr(sync, "END_S", WITHIN_S if when != "the thread has not begun" else 0.0)
+    monkeypatch.setattr(sync, "Thread", Interrupted)
+    monkeypatch.setattr(sync, "Future", InterruptedFuture)
+    monkeypatch.setattr(atexit, "register", interrupt)
+    monkeypatch.setattr(anyio, "run", observed)
+    with pytest.raises(KeyboardInterrupt):
+        Channel(url).__enter__()
+    assert ended.is_set() == begun.is_set() == (when != "the thread has not begun")
+    eventually(lambda: set(threading.enumerate()) <= before, what="its thread is gone")
 
 
 def test_ctrl_c_ends_a_program_that_waits(url: str, server: LocalServer) -> None:

@@ -37,9 +37,9 @@ from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
 from concurrent.futures import CancelledError, Future, wait
 from contextlib import suppress
 from functools import partial
-from threading import Lock, Thread, current_thread
+from threading import Event, Lock, Thread, current_thread
 from types import TracebackType
-from typing import Generic, Literal, ParamSpec, Self, TypedDict, TypeVar, Unpack
+from typing import Final, Generic, Literal, ParamSpec, Self, TypedDict, TypeVar, Unpack
 
 import anyio
 from anyio.from_thread import BlockingPortal
@@ -63,6 +63,9 @@ from tricklecast.trickle.paths import ChannelURL
 from tricklecast.trickle.wire import DEFAULT_CONTENT_TYPE, MESSAGE_LIMIT
 
 __all__ = ["Channel", "JsonLines", "Messages", "Publisher", "Segment", "SegmentWriter", "Subscriber", "list_channels"]
+
+END_S: Final = 5.0
+"""How long a thread is waited for that an interrupt may have prevented from beginning at all."""
 
 P = ParamSpec("P")
 T = TypeVar("T")
@@ -172,11 +175,13 @@ def _event_loop() -> tuple[Thread, BlockingPortal]:
     # Not by anyio's start_blocking_portal: that is a generator, and waits for its thread when it is collected. In a
     # forked process, which does not have the thread, that would never end.
     started: Future[BlockingPortal] = Future()
+    over = Event()
 
     async def serve() -> None:
         async with BlockingPortal() as portal:
-            started.set_result(portal)
-            await portal.sleep_until_stopped()
+            if started.set_running_or_notify_cancel():  # else nobody will ever stop it
+                started.set_result(portal)
+                await portal.sleep_until_stopped()
 
     def run() -> None:
         try:
@@ -188,11 +193,21 @@ def _event_loop() -> tuple[Thread, BlockingPortal]:
                 raise
             # Else asyncio wanted another thread to end those that look names up. Python 3.12 starts none at the end of
             # a program, and they end with it.
+        finally:
+            over.set()
 
     # A daemon thread: the interpreter waits for all others before it calls _left_open(), which ends this one.
     thread = Thread(target=run, name="tricklecast.sync", daemon=True)
-    thread.start()
-    return thread, started.result()
+    try:
+        thread.start()
+        return thread, started.result()
+    except BaseException:  # a KeyboardInterrupt, which may come before there is a thread, or a portal
+        if not started.cancel() and started.exception() is None:
+            portal = started.result()
+            portal.call(portal.stop, True)
+        # A thread that imports something resets Python's note that the program ends by Ctrl-C: its status would be 1.
+        over.wait(END_S)
+        raise
 
 
 B = TypeVar("B", publishing.SegmentWriter, publishing.JsonLines)
@@ -214,13 +229,16 @@ class _Client(_Blocking, Generic[C]):
         thread, portal = _event_loop()
         try:
             _waited(portal, self._target.__aenter__)
-        except BaseException:
-            portal.call(portal.stop, True)
-            thread.join()
+            self._portal, self._thread, self._process = portal, thread, os.getpid()
+            # The event loop's thread stands still once the interpreter shuts down: waiting for it then would never end.
+            atexit.register(self._left_open)
+        except BaseException as error:
+            if self._portal is portal:  # a KeyboardInterrupt at the last moment: it is open
+                self.__exit__(type(error), error, None)
+            else:
+                portal.call(portal.stop, True)
+                thread.join()
             raise
-        self._portal, self._thread, self._process = portal, thread, os.getpid()
-        # The event loop's thread stands still once the interpreter shuts down: waiting for it then would never end.
-        atexit.register(self._left_open)
         return self
 
     def _call(self, function: Callable[P, Awaitable[T]], *args: P.args, **kwargs: P.kwargs) -> T:
