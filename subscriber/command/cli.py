@@ -137,7 +137,7 @@ async def subscribe(
       tricklecast subscribe $URL --json | jq .
     """
     from tricklecast.subscriber.command.moments import Moment
-    from tricklecast.subscriber.command.run import Report, Request, is_folder, run
+    from tricklecast.subscriber.command.run import OF_THE_PAST, Report, Request, is_folder, run
     from tricklecast.subscriber.core import OnLag, parse_start
     from tricklecast.subscriber.sinks import standard_sink
 
@@ -184,8 +184,7 @@ async def subscribe(
         if isinstance(error, ChannelNotFound):
             failure = no_channel(error, url, request.wait_s)
             if begin is not None and failure is not error:
-                over = "of one that is over, `tricklecast clip` makes a file, and `tricklecast store export` copies all"
-                failure = TrickleError(f"{failure}; {over}")
+                failure = TrickleError(f"{failure}; {OF_THE_PAST}")
             raise failure from error
         raise
     lost = totals.missed + (totals.truncated + totals.broken + left_out if fail_on == "loss" else 0)

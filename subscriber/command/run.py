@@ -51,6 +51,11 @@ COUNTED: Final = ("segments", "bytes", "gaps", "missed", "truncated", "broken", 
 WAITING_S: Final = 2.0
 """After this many seconds without a first segment, a line says what the command waits for."""
 
+OF_THE_PAST: Final = (
+    "of a channel that is over, `tricklecast clip` makes a file, and `tricklecast store export` copies all"
+)
+"""What to do where ``--since`` finds no channel."""
+
 REPORT_S: Final = 1.0
 """How long the last event may take if its reader does not read, in seconds."""
 
@@ -116,6 +121,7 @@ class _Run:
         self._segment: Segment | None = None
         self._times = Timetable(request.url, request.credentials)
         self._wanted_to: tuple[int, int] | None = None  # epoch and seq of the last segment of --until, once it is known
+        self._is_past = False  # the channel of --since was not there at the beginning
         self._is_over = False  # nothing that begins from now on is wanted
         until = request.until
         # The time of --until, if it is to come, and whether it has passed and the server has told that segment.
@@ -177,6 +183,7 @@ class _Run:
         try:
             answer = await self._times.since(request.since)
         except ChannelNotFound:
+            self._is_past = True
             return "earliest"
         return Position(answer.segments[0].seq, answer.epoch) if answer.segments else "next"
 
@@ -341,6 +348,8 @@ class _Run:
         line = progress.summary()
         if resume:
             line += f"; the next one is {resume}"
+        elif not progress.statistics().segments and self._is_past:
+            line += f"; {OF_THE_PAST}"
         elif not progress.statistics().segments and self._request.start == "next":
             line += f"; no segment of {progress.channel} began in this time"
         await self._last("end", line, reason=reason, resume=resume, totals=progress.totals())

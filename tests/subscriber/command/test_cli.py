@@ -223,7 +223,9 @@ def test_the_past_of_a_channel_that_is_missing_may_be_stored(
     monkeypatch.setattr("sys.argv", ["tricklecast", "subscribe", f"{server.base}/none", "--since", "1h"])
     with pytest.raises(SystemExit):
         main()
-    assert "; of one that is over, `tricklecast clip` makes a file, and `tricklecast store" in capfd.readouterr().err
+    assert (
+        "; of a channel that is over, `tricklecast clip` makes a file, and `tricklecast store" in capfd.readouterr().err
+    )
 
 
 def test_events_go_where_the_media_does_not(capfd: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> None:

@@ -6,6 +6,7 @@ import io
 import json
 import re
 from dataclasses import fields
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -16,10 +17,11 @@ from tests.publisher.media.clips import make_clip
 from tests.subscriber.fake import Exchange, Handler, fake, run
 from tests.support.local import local_server
 from tests.support.segments import cut
-from tests.support.waiting import until
+from tests.support.waiting import eventually, until
 from tricklecast import subscriber
 from tricklecast.subscriber.archive import Entry, read_index
 from tricklecast.subscriber.command import run as command
+from tricklecast.subscriber.command.moments import Moment
 from tricklecast.subscriber.command.run import COUNTED, Progress, Report, Request, name_of
 from tricklecast.subscriber.command.run import run as run_command
 from tricklecast.subscriber.core import OnLag
@@ -132,6 +134,18 @@ class TestPeople:
         assert said[-1].endswith("; 1 left out; the next one is 3@1")
         (end,) = heard(handler, tmp_path / "again.mp4", start=0).of("end")
         assert (end["totals"]["segments"], end["totals"]["left_out"]) == (3, 1)
+
+    def test_the_past_of_a_channel_that_is_over_is_elsewhere(self, tmp_path: Path) -> None:
+        """Its server says that it has ended, and its segments are read by other commands."""
+        said = io.StringIO()
+        with local_server(data_dir=tmp_path, channel_drain_s=0.3) as server, server.client() as target:
+            channel = target.channel("over")
+            channel.publish(0, b"stored")
+            channel.end()
+            eventually(lambda: target.ask("GET", "/api/v1/channels/over/segments").status == 404)
+            url = f"http://127.0.0.1:{server.port}/trickle/over"
+            run(partial(run_command, Request(url, None, since=Moment(60.0)), Report(Screen(said))))
+        assert said.getvalue().endswith(f"; no gaps; {command.OF_THE_PAST}\n")
 
     def test_an_error_at_the_start_is_all_that_is_said(self, tmp_path: Path) -> None:
         """And no file is left behind."""
