@@ -22,7 +22,8 @@ def main(urls: list[str]) -> None:
         for thread in threads:
             thread.start()
         for thread in threads:
-            thread.join()
+            while thread.is_alive():
+                thread.join(1)  # not for ever: Python may miss a Ctrl-C that comes just before
     except KeyboardInterrupt:
         sys.exit(130)
     finally:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import _thread
 import atexit
 import inspect
 import os
@@ -9,6 +10,7 @@ import signal
 import subprocess
 import sys
 import threading
+import traceback
 import warnings
 from collections.abc import Awaitable, Callable, Iterator
 from concurrent.futures import Future
@@ -546,6 +548,42 @@ def test_ctrl_c_while_a_client_opens_leaves_no_thread(url: str, when: str, monke
         Channel(url).__enter__()
     assert ended.is_set() == begun.is_set() == (when != "the thread has not begun")
     eventually(lambda: set(threading.enumerate()) <= before, what="its thread is gone")
+
+
+def test_a_ctrl_c_that_wakes_nobody_is_found(url: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A signal that comes just before the main thread begins to wait does not end that wait, and is looked for."""
+    monkeypatch.setattr(sync, "WAKE_S", 0.01)
+    main, ended = threading.get_ident(), []
+
+    async def work() -> None:
+        await anyio.sleep(WITHIN_S)
+        ended.append("by itself")
+
+    def waits() -> bool:
+        calls = [frame.name for frame in traceback.extract_stack(sys._current_frames()[main])]
+        return "_waited" in calls and "start_task_soon" not in calls and calls[-1] == "wait"
+
+    def interrupt() -> None:
+        eventually(waits)
+        _thread.interrupt_main()  # notes the signal, but wakes nobody
+
+    thread = threading.Thread(target=interrupt)
+    with Channel(url) as client:
+        thread.start()
+        with pytest.raises(KeyboardInterrupt):
+            client._call(work)
+    thread.join(WITHIN_S)
+    assert not ended
+
+
+def test_an_error_of_a_call_is_no_end_of_waiting(url: str) -> None:
+    """A `TimeoutError` of the call itself is raised."""
+
+    async def work() -> None:
+        raise TimeoutError("its own")
+
+    with Channel(url) as client, pytest.raises(TimeoutError, match="its own"):
+        client._call(work)
 
 
 def test_ctrl_c_ends_a_program_that_waits(url: str, server: LocalServer) -> None:

@@ -67,6 +67,10 @@ __all__ = ["Channel", "JsonLines", "Messages", "Publisher", "Segment", "SegmentW
 END_S: Final = 5.0
 """How long a thread is waited for that an interrupt may have prevented from beginning at all."""
 
+WAKE_S: Final = 1.0
+"""How often a thread that waits looks for a Ctrl-C: Python misses one that comes just before the thread begins to wait.
+"""
+
 P = ParamSpec("P")
 T = TypeVar("T")
 
@@ -115,7 +119,12 @@ def _waited(portal: BlockingPortal, function: Callable[P, Awaitable[T]], *args: 
     except RuntimeError as error:
         raise ClosedHere(_CLOSED) from error
     try:
-        return future.result()
+        while True:
+            try:
+                return future.result(WAKE_S)
+            except TimeoutError:
+                if future.done():  # perhaps it is the function's own
+                    return future.result()
     except CancelledError as error:
         raise ClosedHere(_CLOSED) from error
     except BaseException:
