@@ -187,6 +187,8 @@ class SegmentWriter:
     def _opened(self) -> InFlight:
         segment = self._entered()
         if segment.left:
+            if isinstance(segment.result, ClosedHere):  # by another task, perhaps: a loop that writes ends by that
+                segment.check()
             raise LocalProtocolError("the segment is not open")
         self._check_writer()
         return segment

@@ -45,6 +45,29 @@ def test_a_segment_is_cut_off_by_a_call() -> None:
     run(main())
 
 
+@pytest.mark.parametrize("ended", [False, True])
+def test_a_segment_of_a_closed_publisher_says_so(ended: bool) -> None:
+    """Whatever is called raises `ClosedHere`, also once its writer has ended it. Only `settled()` tells what became of
+    one that is ended without waiting.
+    """
+
+    async def main() -> None:
+        async with fake_server(Trickle(0)) as server, publisher(server) as pub:
+            segment = await pub.begin()
+            await segment.write(b"part")
+            await pub.detach()
+            if ended:
+                segment.end_nowait()
+            with pytest.raises(errors.ClosedHere):
+                segment.write_nowait(b"late")
+            for waiting in (segment.write(b"late"), segment.end(), segment.settled()):
+                with pytest.raises(errors.ClosedHere):
+                    await waiting
+            segment.abort()
+
+    run(main())
+
+
 def test_a_segment_that_has_not_begun_cannot_be_ended() -> None:
     """``segment()`` is for a block: it begins where the block does."""
 
