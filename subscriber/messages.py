@@ -402,7 +402,7 @@ class Lines:
         """
         if whole and not self._known:
             return []
-        # A segment that ends before what was read of it is another one.
+        # A segment that is shorter than the bytes that were read of it is another one.
         return self._tear() or [self._half()] * (is_cut or whole)
 
     def finish(self, *, whole: bool) -> list[Line | Bad]:

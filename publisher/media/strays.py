@@ -1,7 +1,7 @@
 """Counts the bytes of MPEG-TS that belong to no packet: garbage in a file, or another format in the middle of it.
 
 libavformat looks for the next packet in silence, and forgets the counters, so that no packet behind it is marked as
-damaged. So the bytes are looked at beside it. Of whole packets only the first byte of each is: at the speed of memory.
+damaged. So this module looks at the bytes beside it. Of whole packets it looks at the first byte only, which is fast.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ SIZES: Final = (188, 192, 204)
 """Bytes of a packet: alone, behind a time of arrival (M2TS), and with a check sum of 16 bytes behind it."""
 
 IN_A_ROW: Final = 5
-"""So many packets in a row are MPEG-TS. At the end of the bytes fewer are enough."""
+"""This many packets in a row are MPEG-TS. At the end of the bytes fewer are enough."""
 
 PART_BYTES: Final = 64 * 1024
 """A file is looked at in parts of this size."""

@@ -54,7 +54,7 @@ WAITING_S: Final = 2.0
 OF_THE_PAST: Final = (
     "of a channel that is over, `tricklecast clip` makes a file, and `tricklecast store export` copies all"
 )
-"""What to do where ``--since`` finds no channel."""
+"""The advice where ``--since`` finds no channel."""
 
 REPORT_S: Final = 1.0
 """How long the last event may take if its reader does not read, in seconds."""

@@ -47,7 +47,7 @@ def test_a_segment_is_cut_off_by_a_call() -> None:
 
 @pytest.mark.parametrize("ended", [False, True])
 def test_a_segment_of_a_closed_publisher_says_so(ended: bool) -> None:
-    """Whatever is called raises `ClosedHere`, also once its writer has ended it. Only `settled()` tells what became of
+    """Each call raises `ClosedHere`, also once its writer has ended it. Only `settled()` tells what became of
     one that is ended without waiting.
     """
 

@@ -776,7 +776,7 @@ def test_the_first_connection_may_be_waited_for(wait_s: float | None) -> None:
 
 
 def test_a_server_that_was_waited_for_has_time_to_fail() -> None:
-    """What it does once it is there begins a time of its own."""
+    """Its first outage after that has a time of its own."""
     plan = Plan("resume", rng=TopRandom(), outage_s=0.0, wait_s=30.0)
     assert plan.on_next(lost(connected=False), 0.0) == RetryAfter(0.25)
     assert plan.on_next(answer(200, Latest=3), 29.0) == Advance()

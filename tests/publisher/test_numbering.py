@@ -180,7 +180,7 @@ def test_whoever_has_published_nothing_judges_nothing() -> None:
 
 
 def test_an_empty_channel_begins_a_new_life() -> None:
-    """What was confirmed is gone with it, and the numbers go on."""
+    """The confirmed segments are gone with it, and the numbers go on."""
     numbering = published(4, 5)
     assert numbering.compare(0, 5, 1) is None
     assert (numbering.renewals, numbering.confirmed, numbering.take()) == (1, -1, 6)

@@ -68,7 +68,7 @@ def test_the_first_step_is_free(reads_all: bool, seq: int) -> None:
 
 @pytest.mark.parametrize(("head", "earliest", "seq"), [(6, None, 6), (7, 7, 7), (9, 100, 9), (9, 0, 6), (9, None, 6)])
 def test_forward_is_always_further(head: int, earliest: int | None, seq: int) -> None:
-    """Whatever the headers say, the new seq is beyond the old one and not beyond the head."""
+    """With any headers, the new seq is beyond the old one and not beyond the head."""
     assert Reader().step(head, earliest).seq == seq
 
 

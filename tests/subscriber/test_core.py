@@ -587,7 +587,7 @@ class TestReading:
 
     @pytest.mark.parametrize("error", [RemoteProtocolError(detail="SSH-2.0"), Refused(detail="no certificate")])
     def test_garbage_and_a_refused_certificate_are_final(self, error: Refused | RemoteProtocolError) -> None:
-        """What does not speak HTTP will not learn it, and this client has no other certificate."""
+        """A peer that does not speak HTTP will not learn it, and this client has no other certificate."""
         driver = Driver()
         driver.read(0)
         assert stopped(driver.lost(error)) is error

@@ -386,7 +386,7 @@ class TestPosition:
         run(main)
 
     def test_messages_of_a_subscriber_that_was_used_before_begin_where_it_is(self) -> None:
-        """What the program has read itself is not read again."""
+        """Bytes that the program has read itself are not read again."""
 
         async def main() -> None:
             async with fake(channel(s0=b"1\n", s1=b"2\n3\n")) as server, Subscriber(server.url, start=0) as subscriber:

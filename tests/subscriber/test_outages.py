@@ -240,27 +240,33 @@ async def next_begins(exchange: Exchange) -> None:
     await exchange.segment(1, b"next", epoch=1, life="a:0")
 
 
+def comes_back(cut: Look, first: Look, then: Look = next_begins) -> Look:
+    """A server that is away while segment 0 is read, and has all of it later.
+
+    Args:
+        cut: answers the first GET of segment 0. first, then: answer the first GET of segment 1, and the later ones.
+    """
+
+    async def handler(exchange: Exchange) -> None:
+        is_first = exchange.headers["trickle-attempt"] == "1"
+        match exchange.tail:
+            case "0":
+                await (cut if is_first else whole_zero)(exchange)
+            case "1":
+                await (first if is_first else then)(exchange)
+            case _:
+                await exchange.empty(404, closed="terminated", latest=2)
+
+    return handler
+
+
 @pytest.mark.parametrize("failure", [reset, absent, says(502), behind], ids=lambda look: look.__name__)
 def test_the_rest_of_a_segment_ends_the_pause_before_the_next_one(failure: Look) -> None:
     """It shows that the server is back, and the user would otherwise wait for both."""
 
     async def main() -> None:
         held = Held()
-
-        async def handler(exchange: Exchange) -> None:
-            attempt = exchange.headers["trickle-attempt"]
-            match exchange.tail, attempt:
-                case "0", "1":
-                    await cut_zero(exchange, held.begun)
-                case "0", _:
-                    await whole_zero(exchange)
-                case "1", "1":
-                    await failure(exchange)
-                case "1", _:
-                    await next_begins(exchange)
-                case _:
-                    await exchange.empty(404, closed="terminated", latest=2)
-
+        handler = comes_back(lambda exchange: cut_zero(exchange, held.begun), failure)
         async with subscribed(handler, start=0, runtime=Runtime(sleep=held)) as (subscriber, _):
             assert await collect(subscriber) == [(0, b"onetwo"), (1, b"next")]
         assert held.ended_early
@@ -275,22 +281,11 @@ def test_an_answer_about_the_next_segment_ends_the_pause_before_the_rest(answer:
     async def main() -> None:
         held = Held()
 
-        async def handler(exchange: Exchange) -> None:
-            attempt = exchange.headers["trickle-attempt"]
-            match exchange.tail, attempt:
-                case "0", "1":
-                    await cut_zero(exchange)
-                case "0", _:
-                    await whole_zero(exchange)
-                case "1", "1":
-                    await held.begun.wait()
-                    await answer(exchange)
-                case "1", _:
-                    await next_begins(exchange)
-                case _:
-                    await exchange.empty(404, closed="terminated", latest=2)
+        async def later(exchange: Exchange) -> None:
+            await held.begun.wait()
+            await answer(exchange)
 
-        async with subscribed(handler, start=0, runtime=Runtime(sleep=held)) as (subscriber, _):
+        async with subscribed(comes_back(cut_zero, later), start=0, runtime=Runtime(sleep=held)) as (subscriber, _):
             assert await collect(subscriber) == [(0, b"onetwo"), (1, b"next")]
         assert held.ended_early
 
@@ -305,19 +300,11 @@ def test_a_pause_that_the_server_asks_for_lasts_its_time(status: int, headers: d
 
     async def main() -> None:
         held = Held()
-
-        async def handler(exchange: Exchange) -> None:
-            attempt = exchange.headers["trickle-attempt"]
-            match exchange.tail, attempt:
-                case "0", "1":
-                    await cut_zero(exchange, held.begun)
-                case "0", _:
-                    await whole_zero(exchange)
-                case "1", "1":
-                    await exchange.text(status, "no", **headers)
-                case _:
-                    await exchange.empty(404, closed="terminated", latest=1)
-
+        handler = comes_back(
+            lambda exchange: cut_zero(exchange, held.begun),
+            lambda exchange: exchange.text(status, "no", **headers),
+            lambda exchange: exchange.empty(404, closed="terminated", latest=1),
+        )
         async with subscribed(handler, start=0, runtime=Runtime(sleep=held)) as (subscriber, server):
             assert await (await anext(subscriber)).read() == b"onetwo"
             await anyio.wait_all_tasks_blocked()

@@ -233,7 +233,7 @@ def test_segments_have_a_least_length(tmp_path: Path, kind: ContainerName) -> No
 
 @BOTH
 def test_a_source_joined_in_the_middle_begins_with_a_keyframe(tmp_path: Path, kind: ContainerName) -> None:
-    """What comes before it, picture or sound, cannot be shown, and is left out; a line says how much."""
+    """Packets before it, of pictures or sound, cannot be shown, and are left out; a line counts them."""
     data = make_clip(tmp_path / "clip.ts").read_bytes()
     middle = len(data) // 2 // PACKET_BYTES * PACKET_BYTES
     segmenter, said = Segmenter(kind), list[str]()

@@ -96,7 +96,7 @@ def test_a_file_is_looked_at_up_to_a_place(tmp_path: Path) -> None:
 
 
 def test_a_file_that_cannot_be_looked_at_has_none(tmp_path: Path) -> None:
-    """Who publishes it hears of that from who reads it."""
+    """The one that opens it to read it says why it cannot."""
     for path in (tmp_path / "missing.ts", tmp_path):
         strays = FileStrays(str(path))
         strays.look(10 * PART_BYTES)

@@ -484,7 +484,7 @@ def test_content_type(declared: str, found: Container, verdict: str) -> None:
 
 
 def test_a_content_type_that_fits_some_segments() -> None:
-    """What is found is what does not fit, and in how many segments."""
+    """The line names the type that does not fit, and in how many segments it was found."""
     kinds = (Container.MPEGTS, Container.FMP4, Container.MPEGTS, Container.FMP4, Container.JSON)
     seen = [Received(seq, 0, size=10, content_type="video/mp2t", media=Media(kind)) for seq, kind in enumerate(kinds)]
     found = judged(seen).finding("content_type")
