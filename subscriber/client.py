@@ -364,7 +364,7 @@ class Subscriber:
         if self._use is _Use.OVER:
             raise ClosedHere("the subscriber was closed")
         if self._home is None:
-            raise ClosedHere("the subscriber is not open: enter its block")
+            raise LocalProtocolError("the subscriber is not open: enter its block")
         self._home.check()
 
     # Iterating.

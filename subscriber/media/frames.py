@@ -46,7 +46,7 @@ from tricklecast.subscriber.segment import Segment
 from tricklecast.trickle.amounts import count
 from tricklecast.trickle.client.arguments import URLs, check_number, check_options
 from tricklecast.trickle.client.reports import Reporter
-from tricklecast.trickle.client.tasks import BackgroundTask, Notifier
+from tricklecast.trickle.client.tasks import BackgroundTask, HomeLoop, Notifier
 from tricklecast.trickle.errors import ClosedHere, InvalidInput, LocalProtocolError, Position
 from tricklecast.trickle.pyav import check_hwaccel, need_pyav
 
@@ -282,6 +282,7 @@ class FrameReader(Generic[Item]):
         self._ready: deque[Frame] = deque()
         self._changed = Notifier()
         self._task: BackgroundTask | None = None
+        self._home: HomeLoop | None = None  # the event loop in which it was opened
         self._given = Notifier()
         self._given_at = 0.0
         self._has_turned = True
@@ -321,6 +322,7 @@ class FrameReader(Generic[Item]):
         """
         if self._task is not None or self._is_closed:
             raise LocalProtocolError("a reader of frames is used once: make another one to begin again")
+        self._home = HomeLoop("reader of frames")
         self._task = BackgroundTask(self._run)
         self._turning = BackgroundTask(self._turn)
         return self
@@ -348,6 +350,9 @@ class FrameReader(Generic[Item]):
     def _check_open(self) -> None:
         if self._is_closed:  # frames it still has are not handed out: the end would look like the channel's
             raise ClosedHere("the reader of frames was closed")
+        if self._home is None:  # nothing is being read, so that no frame would ever come
+            raise LocalProtocolError("the reader of frames is not open: enter its block")
+        self._home.check()
 
     async def next(self) -> Item | None:
         """The next frame or batch; ``None`` at the end of the channel. With ``reconnect=True``, further calls wait for
@@ -355,6 +360,7 @@ class FrameReader(Generic[Item]):
 
         Raises:
             TrickleError: as :class:`~tricklecast.subscriber.Subscriber` does.
+            LocalProtocolError: this is not in its block, or not in the event loop in which that was entered.
             ClosedHere: the reader was closed.
             NotMedia: the channel's first segment is neither MPEG-TS nor MP4, or cannot be decoded.
             NoHardware: ``hwaccel`` does not decode this video here; the message names the devices that do.

@@ -981,8 +981,9 @@ class TestLifetime:
         async def main() -> None:
             async with fake(channel()) as server:
                 subscriber = Subscriber(server.url, start=0)
-                with pytest.raises(ClosedHere, match="is not open: enter its block"):
+                with pytest.raises(LocalProtocolError, match="is not open: enter its block") as caught:
                     await anext(subscriber)
+                assert not isinstance(caught.value, ClosedHere)  # nobody has closed it
                 async with subscriber:
                     with pytest.raises(LocalProtocolError):
                         await subscriber.__aenter__()

@@ -46,6 +46,7 @@ from tricklecast.subscriber.media.frames import (
 from tricklecast.subscriber.media.opening import NotMedia, is_key_picture
 from tricklecast.testing import server
 from tricklecast.trickle import pyav
+from tricklecast.trickle.client.tasks import HomeLoop
 from tricklecast.trickle.errors import (
     ChannelNotFound,
     ClosedHere,
@@ -153,6 +154,31 @@ async def test_a_reader_is_used_once(url: str, tmp_path: Path) -> None:
             await reader.__aenter__()
         with pytest.raises(LocalProtocolError, match="used once: make another one"):
             await anext(aiter(reader))
+
+
+@pytest.mark.parametrize("options", [{}, {"video": "packets"}, {"batch": 2}, {"reconnect": True}])
+async def test_a_reader_outside_its_block_says_so(options: dict[str, Any]) -> None:
+    """Nothing is read there, so that a wait would never end."""
+    reader = frames("http://127.0.0.1:1/trickle/c", **options)
+    with anyio.fail_after(WITHIN_S):
+        with pytest.raises(LocalProtocolError, match="is not open: enter its block") as caught:
+            await reader.next()
+        assert not isinstance(caught.value, ClosedHere)  # nobody has closed it
+
+
+def test_a_reader_in_another_event_loop_says_so() -> None:
+    """The task that reads belongs to the loop in which the block was entered."""
+    reader: FrameReader[Frame] = frames("http://127.0.0.1:1/trickle/c")
+
+    async def enter() -> None:
+        await reader.__aenter__()
+
+    async def wait() -> None:
+        with pytest.raises(LocalProtocolError, match="this reader of frames was opened in another event loop"):
+            await reader.next()
+
+    anyio.run(enter)
+    anyio.run(wait)
 
 
 async def test_closing_a_reader_ends_the_wait_of_another_task(url: str) -> None:
@@ -874,6 +900,7 @@ async def test_pictures_come_in_batches(url: str, tmp_path: Path) -> None:
 async def test_a_batch_ends_before_a_gap() -> None:
     """Within a batch nothing is missing, and all pictures have one size."""
     reader = frames("http://127.0.0.1:1/trickle/cam", batch=4)
+    reader._home = HomeLoop("reader of frames")
     data: Any = SimpleNamespace(pts=0)
     small, large = np.zeros((2, 2, 3), np.uint8), np.zeros((4, 4, 3), np.uint8)
     found: list[tuple[int, int, bool]] = []
@@ -913,6 +940,7 @@ async def test_a_picture_waits_for_its_batch_no_longer_than_allowed(url: str) ->
 async def test_a_cancelled_wait_for_a_batch_loses_no_picture() -> None:
     """Also while pictures are put together that do not stand in one block."""
     reader = frames("http://127.0.0.1:1/trickle/cam", batch=2)
+    reader._home = HomeLoop("reader of frames")
     data: Any = SimpleNamespace(pts=0)
     for number in range(2):
         await reader._put(Frame("video", data, np.full((2, 2, 3), number, np.uint8), None, 0))
