@@ -4,6 +4,10 @@ libavformat pulls its bytes: it blocks until they come. So it runs in a worker t
 file there, whose bytes the event loop fetches. :class:`Decoding` goes on from segment to segment with the same
 decoders, and begins anew where something is missing.
 
+A decoder holds pictures back: for B-frames, and with several threads. They come when packets of a later segment are
+decoded, or at a flush, and a later segment may be that of another encoder with another clock. So the segment of each
+packet is kept under the packet's timestamp until the decoder gives its picture (:class:`Origin`).
+
 Packets that cannot be decoded are counted. Bytes from the channel raise nothing but :exc:`NotMedia`: PyAV and its
 decoders raise errors of many kinds for damaged media, and each of them means that the segment cannot be read.
 """
@@ -11,6 +15,7 @@ decoders raise errors of many kinds for damaged media, and each of them means th
 from __future__ import annotations
 
 import io
+from collections import deque
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -45,6 +50,9 @@ PIECE_BYTES: Final = 200 * 1024
 
 PIECES: Final = 80
 """The most pieces of a picture: 16 MiB."""
+
+HELD: Final = 256
+"""The most packets of a kind that may be in a decoder: 16 pictures for B-frames and 64 threads, in two fields each."""
 
 _WRAP_S: Final = Fraction(1 << 33, CLOCK_HZ)
 """After this many seconds the timestamps of MPEG-TS begin anew."""
@@ -108,6 +116,20 @@ class FrameStatistics:
     unreadable: int = 0
     incomplete: int = 0
     missed: int = 0
+
+
+@dataclass(slots=True)
+class Origin:
+    """The segment that frames come from.
+
+    Attributes:
+        seq: its number.
+        anchor: a time of the stream, in seconds, and the producer's time there, in microseconds; ``None``: not known.
+            That of the segment before stands until the segment's own is read.
+    """
+
+    seq: int
+    anchor: tuple[Fraction, int] | None = None
 
 
 class ChunkReader:
@@ -213,9 +235,10 @@ class Decoding:
         self._set_up: dict[str, tuple[object, ...]] = {}
         self._ends: dict[str, Fraction] = {}
         self._bases: dict[str, Ratio] = {}
-        self._anchor: tuple[Fraction, int] | None = None
+        self._origin = Origin(0)  # of the packets that are being read
+        self._held: dict[str, deque[tuple[int, Origin]]] = {}  # of the packets in a decoder, with their timestamps
         self._init = b""  # the last init segment of MP4
-        self._seq = self._gap = 0
+        self._gap = 0
         self._restarted = self._has_told = False
 
     def missed(self, segments: int) -> None:
@@ -234,7 +257,8 @@ class Decoding:
             self._init = b""
         if self._decoders:
             self.counts.resets += 1
-        self._decoders, self._set_up, self._ends, self._anchor = {}, {}, {}, None
+        self._decoders, self._set_up, self._ends, self._held = {}, {}, {}, {}
+        self._origin = Origin(self._origin.seq)
         self._clock.begin_anew(restarted=restarted)
 
     def flush(self) -> Iterator[Frame]:
@@ -243,7 +267,7 @@ class Decoding:
         Raises:
             NotMedia: they cannot be had.
         """
-        with _decoding(self._seq):
+        with _decoding(self._origin.seq):
             for kind, decoder in self._decoders.items():
                 yield from self._decoded(kind, decoder, None)
 
@@ -273,7 +297,7 @@ class Decoding:
                     return  # the caller raises that
                 raise NotMedia(f"segment {segment.seq} cannot be read: {error}") from error
             self._init = guard.init
-            self._seq = segment.seq
+            self._origin = Origin(segment.seq, self._origin.anchor)
             with container:
                 yield from self._demuxed(container, reader)
 
@@ -325,10 +349,10 @@ class Decoding:
             if base is not None:
                 shown = told.pts * base
                 wraps = round((at - shown) / _WRAP_S)  # libavformat counts on where the counter of MPEG-TS wraps
-                self._anchor = shown + wraps * _WRAP_S, told.unix_us
+                self._origin.anchor = shown + wraps * _WRAP_S, told.unix_us
                 return True
         if is_lead or (told is not None and stream.id == told.stream):
-            self._anchor = None if told is None else (at, told.unix_us)
+            self._origin.anchor = None if told is None else (at, told.unix_us)
             return True
         return False
 
@@ -340,10 +364,10 @@ class Decoding:
         """
         kinds, wanted = {stream.type for stream in container.streams}, " or ".join(sorted(self._kinds))
         if kinds and (kinds & self._kinds or not kinds & {"video", "audio"}):
-            raise NotMedia(f"segment {self._seq} cannot be decoded: it has no {wanted} of a known codec")
+            raise NotMedia(f"segment {self._origin.seq} cannot be decoded: it has no {wanted} of a known codec")
         if not self._has_told:
             self._has_told = True
-            LOGGER.warning("segment %d has no %s: no frame comes of it, or of others like it", self._seq, wanted)
+            LOGGER.warning("segment %d has no %s: no frame comes of it, or of others like it", self._origin.seq, wanted)
         while reader.read(HEAD_BYTES):
             pass
 
@@ -368,7 +392,7 @@ class Decoding:
                 packet.is_keyframe = kind == "audio" or is_key_picture(context.codec.canonical_name, bytes(packet))
             packet.stream = self._templates[kind]
             order = packet.pts if packet.dts is None else packet.dts
-            yield self._made(kind, packet, packet.pts * packet.time_base, order * packet.time_base)
+            yield self._made(kind, packet, self._origin, packet.pts * packet.time_base, order * packet.time_base)
         else:
             yield from self._decoded(kind, self._decoders[kind], packet)
 
@@ -388,8 +412,11 @@ class Decoding:
     def _decoded(self, kind: str, decoder: CodecContext, packet: Packet[Stream] | None) -> Iterator[Frame]:
         from av.error import FFmpegError
 
+        held = self._held.setdefault(kind, deque(maxlen=HELD))  # those that gave no picture fall out
         if packet is not None:
             self._bases[kind] = packet.time_base
+            if packet.pts is not None:
+                held.append((packet.pts, self._origin))
         try:
             decoded: list[Any] = cast(Any, decoder).decode(packet)
         except FFmpegError:
@@ -400,22 +427,31 @@ class Decoding:
             if frame.pts is None and kind not in self._ends:
                 self.counts.damaged += 1
                 continue
+            origin = self._taken(held, frame.pts)
             if frame.pts is None:  # the second frame of a packet
                 frame.pts = round(self._ends[kind] / frame.time_base)
             begin = frame.pts * frame.time_base
             self._ends[kind] = begin + (Fraction(frame.samples, frame.sample_rate) if kind == "audio" else 0)
             self.counts.frames += 1
-            yield self._made(kind, frame, begin)
+            yield self._made(kind, frame, origin, begin)
 
-    def _made(self, kind: str, data: Any, begin: Fraction, order: Fraction | None = None) -> Frame:
+    def _taken(self, held: deque[tuple[int, Origin]], pts: int | None) -> Origin:
+        """Take out the oldest packet with this timestamp: another encoder's first packets may have the same ones."""
+        for at, (own, origin) in enumerate(held):
+            if own == pts:
+                del held[at]
+                return origin
+        return self._origin
+
+    def _made(self, kind: str, data: Any, origin: Origin, begin: Fraction, order: Fraction | None = None) -> Frame:
         captured_at = None
-        if self._anchor is not None:
-            captured_at = self._anchor[1] / 1e6 + float(begin - self._anchor[0])
+        if origin.anchor is not None:
+            captured_at = origin.anchor[1] / 1e6 + float(begin - origin.anchor[0])
         array = self._arrays.of(data) if self._arrays is not None and kind == "video" else None
         time_s = self._clock.time_s(kind, data, begin, order)
         gap, self._gap = self._gap, 0
         restarted, self._restarted = self._restarted, False
-        return Frame(cast(Any, kind), data, array, captured_at, self._seq, time_s, gap, restarted)
+        return Frame(cast(Any, kind), data, array, captured_at, origin.seq, time_s, gap, restarted)
 
 
 @contextmanager

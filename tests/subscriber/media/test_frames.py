@@ -34,7 +34,7 @@ from tricklecast.publisher.media.reader import Remuxer
 from tricklecast.publisher.media.segmenter import Segmenter
 from tricklecast.publisher.steps import SegmentEnd
 from tricklecast.subscriber.client import Subscriber
-from tricklecast.subscriber.media.decoding import Decoding, PicturesDropped, SoftwareDecoding
+from tricklecast.subscriber.media.decoding import HELD, Decoding, PicturesDropped, SoftwareDecoding
 from tricklecast.subscriber.media.frame import Arrays, Frame
 from tricklecast.subscriber.media.frames import (
     FRAMES_AHEAD,
@@ -296,6 +296,38 @@ async def test_sound_alone_has_the_producers_time_where_timestamps_wrap(tmp_path
     )
     assert found[0].captured_at == pytest.approx(1e9, abs=0.2)
     assert found[-1].captured_at == pytest.approx(1e9 + 1, abs=0.2)
+
+
+@pytest.mark.parametrize(("container", "seconds"), [("mpegts", 1.0), ("mpegts", 0.2), ("fmp4", 1.0)])
+@pytest.mark.parametrize("threads", [None, 2])
+def test_held_pictures_belong_to_the_segment_of_their_packets(
+    tmp_path: Path, container: ContainerName, seconds: float, threads: int | None
+) -> None:
+    """Also where another encoder's segment follows, with another clock and the same timestamps."""
+    clip = make_clip(tmp_path / "clip.mp4", seconds=seconds, audio=None)
+    decoding, found, told = Decoding({"video"}, set(), threads=threads), list[Frame](), list[float]()
+    for seq in range(2):
+        (data,) = segments_of(clip, container)[:1]
+        was = read_time(data)
+        assert was is not None
+        told.append(was.unix_us / 1e6)
+        segment = SimpleNamespace(seq=seq, gap=0, restarted=False)
+        found += decoding.frames(cast(Any, segment), cast(Any, Whole(data)))
+    found += decoding.flush()
+    pictures = round(seconds * 25)
+    assert [frame.seq for frame in found] == [0] * pictures + [1] * pictures
+    assert [frame.captured_at for frame in found] == pytest.approx(
+        [at + number / 25 for at in told for number in range(pictures)], abs=1e-3
+    )
+
+
+def test_packets_that_give_no_picture_are_forgotten() -> None:
+    """A decoder that swallows all of them makes the reader keep no more than a decoder can hold."""
+    decoding, swallows = Decoding({"video"}, set()), SimpleNamespace(decode=lambda _: [])
+    for pts in range(2 * HELD):
+        packet = SimpleNamespace(pts=pts, time_base=Fraction(1, 90_000))
+        assert not list(decoding._decoded("video", cast(Any, swallows), cast(Any, packet)))
+    assert [pts for pts, _ in decoding._held["video"]] == [*range(HELD, 2 * HELD)]
 
 
 async def test_a_gap_is_visible_and_decoders_begin_anew(tmp_path: Path) -> None:
