@@ -88,7 +88,9 @@ class Fields:
             raise TypeError(f"{type(self).__name__} has the fields ({', '.join(fields)})")
 
     def __repr__(self) -> str:
-        return f"{type(self).__name__}({', '.join(f'{name}={getattr(self, name)!r}' for name in self.__match_args__)})"
+        others = (name for name in vars(self) if not name.startswith("_"))  # set by an __init__, or later: resume
+        shown = dict.fromkeys((*self.__match_args__, *others))
+        return f"{type(self).__name__}({', '.join(f'{name}={getattr(self, name)!r}' for name in shown)})"
 
 
 @dataclass_transform(eq_default=False)

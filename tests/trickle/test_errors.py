@@ -316,6 +316,17 @@ def test_an_error_is_equal_to_itself_alone() -> None:
 
 
 @pytest.mark.parametrize(
+    ("error", "shown"), [(SegmentsUnconfirmed((1, 2), 5), "seqs=(1, 2), more=5"), (PublisherFull(3, 9), "waiting=3, ")]
+)
+def test_the_representation_of_an_error_shows_what_it_carries(error: TrickleError, shown: str) -> None:
+    """Fields that its class sets itself are in it, and the position to go on at; a note is not."""
+    error.resume = Position(4)
+    error.add_note("a note")
+    assert f", {shown}" in repr(error)
+    assert repr(error).endswith("resume=Position(seq=4, epoch=None, life=None, offset=None))")
+
+
+@pytest.mark.parametrize(
     ("values", "named"), [(("a",), {}), (("a", "b", "c"), {}), (("a", "b"), {"raw": "a"}), (("a", "b"), {"other": "a"})]
 )
 def test_an_error_needs_its_fields(values: tuple[str, ...], named: dict[str, str]) -> None:
