@@ -53,6 +53,7 @@ from tricklecast.trickle.backoff import RetryBudget
 from tricklecast.trickle.client.exchange import Answer
 from tricklecast.trickle.client.retry import IDLE_S, RECONNECT_S, Retries, Stop
 from tricklecast.trickle.errors import (
+    SPACES,
     ChannelNotFound,
     ConnectionLost,
     InvalidInput,
@@ -158,7 +159,7 @@ class Start(NamedTuple):
                 return cls(start.seq, named=True, position=start)
             case str() if "@" in start or "+" in start:
                 return cls._parse(Position.parse(start))
-        seq = parse_seq(str(start))
+        seq = parse_seq(str(start).strip(SPACES))
         if seq >= 0:
             return cls(seq, named=True)
         return cls(seq) if seq == wire.SEQ_CURRENT else cls(None, back=-1 - seq)

@@ -155,6 +155,7 @@ class NoHardware(_Described, InvalidInput):
 
 
 _POSITION = re.compile(r"([0-9]{1,15})(?:@([0-9]{1,15})(?::([0-9A-Za-z.-]{1,64}))?)?(?:\+([0-9]{1,15}))?", re.ASCII)
+SPACES: Final = " \t\r\n\v\f"
 
 
 @dataclass(frozen=True, slots=True)
@@ -203,12 +204,15 @@ class Position:
 
     @classmethod
     def parse(cls, text: str) -> Position:
-        """Read the text of a position.
+        """Read the text of a position. White space around it, as at the end of a file's line, does not count.
 
         Raises:
             InvalidSeq: the text is not a position.
+            InvalidInput: it is no text.
         """
-        match = _POSITION.fullmatch(text)
+        if not isinstance(text, str):
+            raise InvalidInput(f"a position is read from a text such as 128@3:9f86d081884c7d65, not {text!r}")
+        match = _POSITION.fullmatch(text.strip(SPACES))
         if match is None:
             raise InvalidSeq(text)
         seq, epoch, life, offset = match.groups()

@@ -359,12 +359,26 @@ def test_the_text_of_a_position() -> None:
 
 
 @pytest.mark.parametrize(
-    "text", ["", "@3", "1@", "-1", "1@-1", "x", "1 @3", "1@3@4", "\u0661", "9" * 16, "1+", "+1", "1+-2"]
+    "text", ["", "@3", "1@", "-1", "1@-1", "x", "1 @3", "1@3@4", "\u0661", "1\u00a0", "9" * 16, "1+", "+1", "1+-2"]
 )
 def test_other_texts_are_no_positions(text: str) -> None:
     """A text with words, signs or more than 15 digits is no position."""
     with pytest.raises(InvalidSeq, match="not a seq"):
         Position.parse(text)
+
+
+def test_white_space_around_a_position_does_not_count() -> None:
+    """A file that was written by echo ends with a line feed."""
+    assert Position.parse(" \t128@3+5\r\n") == Position(128, 3, offset=5)
+
+
+@pytest.mark.parametrize("given", [None, b"128", 128])
+def test_a_position_is_read_from_a_text(given: Any) -> None:
+    """The error shows a text that would do."""
+    with pytest.raises(
+        InvalidInput, match=r"^a position is read from a text such as 128@3:\w+, not (None|b'128'|128)$"
+    ):
+        Position.parse(given)
 
 
 @pytest.mark.parametrize(("seq", "epoch"), [(-1, None), (0, -1), (10**15, None), (0, 10**15)])
