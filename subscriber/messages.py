@@ -64,9 +64,9 @@ class Message:
         seq: the segment that it was in; of a line, the segment in which the line ended.
         value: a dict, list, str, int, float, bool or ``None``.
         gap: segments missed since the message before.
-        skipped: documents since the message before that could not be used, and parts of lines that were cut off by a
-            gap or by a segment that was not whole; 1 for such a segment if further lines may be missing behind a whole
-            one.
+        skipped: documents since the message before that could not be used and were not raised as :class:`BadMessage`,
+            and parts of lines that were cut off by a gap or by a segment that was not whole; 1 for such a segment if
+            further lines may be missing behind a whole one.
         restarted: the channel's numbering is another one than that of the message before.
     """
 
@@ -178,7 +178,6 @@ class Messages:
                     self._taken = item.after
                     return self._message(item.seq, value)
             self.skipped += 1
-            self._newly_skipped += 1
             # Half a line is no fault of its publisher. It is counted, like the gap that it comes from.
             if self._on_error == "raise" and not item.torn:
                 self._taken = item.after or self._taken
@@ -189,6 +188,7 @@ class Messages:
     async def _fill(self) -> None:
         """Read until there is a document, or a fault of one."""
         while not self._ready:
+            self._newly_skipped += 1  # what was raised has been told
             if self._segment is None:
                 await self._begin()
             elif self._lines is None:

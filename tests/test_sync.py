@@ -30,7 +30,7 @@ from tricklecast import Channel as AsyncChannel
 from tricklecast import ChannelNotFound, ClosedHere, InvalidURL, LocalProtocolError, Position, sync
 from tricklecast import Publisher as AsyncPublisher
 from tricklecast import Subscriber as AsyncSubscriber
-from tricklecast.subscriber import BadMessage
+from tricklecast.subscriber import BadMessage, Message
 from tricklecast.subscriber import Messages as AsyncMessages
 from tricklecast.sync import Channel, JsonLines, Messages, Publisher, Segment, SegmentWriter, Subscriber
 
@@ -113,7 +113,7 @@ def test_what_is_iterated_over_goes_on_after_an_error(url: str) -> None:
         assert next(messages).value == [1]
         with pytest.raises(BadMessage):
             next(messages)
-        assert (messages.skipped, next(messages).value) == (1, [2])
+        assert (messages.skipped, next(messages)) == (1, Message(2, [2]))  # the error has told of it
         assert list(messages) == []
         subscriber.seek(0)
         segment = next(subscriber)
