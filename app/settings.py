@@ -527,6 +527,8 @@ class Settings(AccessSettings):
     def _needs_a_folder(self) -> Settings:
         if self.data_dir is None and self.ack in (Ack.JOURNAL, Ack.FSYNC):
             raise ValueError(f"ack {self.ack} needs data_dir, the folder in which segments are kept")
+        if self.data_dir is None and self.on_disk_full is OnDiskFull.REFUSE:
+            raise ValueError("on_disk_full refuse needs data_dir, the folder in which segments are kept")
         return self
 
     @model_validator(mode="after")

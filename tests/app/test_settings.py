@@ -165,6 +165,8 @@ def test_settings_are_frozen() -> None:
         ),
         ({"access_log": ""}, "--access-log: must be the path of a file, or - for standard output"),
         ({"data_dir": ""}, "--data-dir: must be the path of a folder, such as . for the current one"),
+        ({"ack": "journal"}, "ack journal needs data_dir, the folder in which segments are kept"),
+        ({"on_disk_full": "refuse"}, "on_disk_full refuse needs data_dir, the folder in which segments are kept"),
         ({"reports": "/dev/null"}, "--reports: /dev/null is not a folder; make it first (mkdir)"),
         (
             {"max_total_bytes": 10, "max_segment_bytes": 11},
