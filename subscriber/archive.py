@@ -37,7 +37,7 @@ from typing import Any, BinaryIO, Final, Self, Unpack
 import anyio
 
 from tricklecast.subscriber.client import ReaderOptions, Subscriber
-from tricklecast.subscriber.core import AnyStart, OnLag
+from tricklecast.subscriber.core import AnyStart, OnLag, Start, check_whole
 from tricklecast.subscriber.events import OnEvent
 from tricklecast.subscriber.segment import Segment
 from tricklecast.subscriber.sinks import OneAtATime, Output, SinkFailed
@@ -676,6 +676,7 @@ async def record(
     check_options("record()", options, {*RecordOptions.__optional_keys__, "on_broken"})
     channel = channel_urls(url)[0].channel
     keep = Keep(keep_segments, keep_bytes)
+    check_whole(Start.parse(start).position)
     async with FolderWriter(Path(directory), channel, keep=keep) as writer:
         folder = writer.folder
         removed = folder.removed

@@ -36,6 +36,7 @@ from tricklecast.subscriber.core import (
     Resolved,
     Retry,
     Start,
+    check_whole,
 )
 from tricklecast.subscriber.events import (
     Ended,
@@ -264,6 +265,7 @@ class Subscriber:
         self._place = begin.place  # where it was told to begin, or found that it does
         self._begun: NextSegment | None = None  # the last segment that was handed out since then
         self._origin: Position | None = None  # from where the first of these was come to; with its gap, if it has one
+        self._joins_lines = False  # its reader goes on behind a line
         self._stop: Stop | None = None
         self._ended = False
         self._error: Exception | None = None
@@ -378,6 +380,7 @@ class Subscriber:
             Refused: the server does not allow it.
             ConnectionLost: there is no connection, and no retry is left.
             RemoteProtocolError: the server at that URL does not speak the protocol.
+            InvalidInput: its start is between two lines of a segment, and it is not read by ``json_lines``.
             ClosedHere: the subscriber is not in use, or was closed in the meantime.
             LocalProtocolError: the subscriber was opened in another event loop.
         """
@@ -394,6 +397,8 @@ class Subscriber:
                 raise StopAsyncIteration
             if self._stop is not None:
                 raise self._failed(self._stop.error)
+            if self._begun is None and not self._joins_lines:
+                check_whole(self._place)
             pending = await self._settled()
             try:
                 outcome = pending.outcome

@@ -103,15 +103,29 @@ well; a type checker, which finds misspelt words, wants it as an ``int`` or by :
 
 
 def parse_start(text: str) -> AnyStart:
-    """Read the text of a start.
+    """Read the text of a start of segments.
 
     Raises:
-        InvalidInput: the text is not a start.
+        InvalidInput: the text is not a start, or one of lines alone.
     """
-    Start.parse(text)
+    text = text.strip(SPACES)
+    check_whole(Start.parse(text).position)
     if text in ("next", "current", "earliest"):
         return cast("AnyStart", text)
     return Position.parse(text) if "@" in text or "+" in text else int(text)
+
+
+def check_whole(position: Position | None) -> None:
+    """Check that a position is not between two lines of a segment, where only readers of lines go on.
+
+    Raises:
+        InvalidInput: it is.
+    """
+    if position is not None and position.offset:
+        raise InvalidInput(
+            f"{position} is between two lines of a segment: json_lines goes on there; "
+            f"without +{position.offset} the segment is read again from its start"
+        )
 
 
 class Start(NamedTuple):

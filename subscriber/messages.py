@@ -24,7 +24,7 @@ import anyio
 import orjson
 
 from tricklecast.subscriber.client import ReaderOptions, Subscriber
-from tricklecast.subscriber.core import AnyStart
+from tricklecast.subscriber.core import AnyStart, check_whole
 from tricklecast.subscriber.events import OnEvent
 from tricklecast.subscriber.segment import Segment
 from tricklecast.trickle.client.arguments import URLs, check_number, check_options
@@ -114,6 +114,10 @@ class Messages:
         check_number("limit", limit, at_least=1, whole=True)
         if on_error not in ("raise", "skip"):
             raise InvalidInput(f"on_error is 'raise' or 'skip', not {on_error!r}")
+        if lines:
+            subscriber._joins_lines = True
+        else:
+            check_whole(subscriber.position)
         self.subscriber: Final = subscriber
         self.skipped = 0
         self._limit = limit
@@ -184,11 +188,11 @@ class Messages:
                 failed = BadMessage(seq=item.seq, detail=item.why)
                 failed.resume = self.position
                 raise failed
+            self._newly_skipped += 1  # what was raised has been told
 
     async def _fill(self) -> None:
         """Read until there is a document, or a fault of one."""
         while not self._ready:
-            self._newly_skipped += 1  # what was raised has been told
             if self._segment is None:
                 await self._begin()
             elif self._lines is None:

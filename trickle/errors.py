@@ -172,7 +172,7 @@ class Position:
             learns that a restarted server numbers anew. ``None`` if no server has reported it. The text has it only
             behind an epoch.
         offset: for readers of lines: this many bytes of the segment were read, and a line begins behind them. All other
-            readers begin with the whole segment. ``None``: nobody knows whether a line begins with the segment.
+            readers refuse it, unless it is 0. ``None``: nobody knows whether a line begins with the segment.
 
     Raises:
         InvalidInput: a value has another type.

@@ -31,7 +31,7 @@ import anyio
 from anyio import from_thread, to_thread
 
 from tricklecast.subscriber.client import ReaderOptions, Subscriber
-from tricklecast.subscriber.core import AnyStart, OnLag, Start
+from tricklecast.subscriber.core import AnyStart, OnLag, Start, check_whole
 from tricklecast.subscriber.events import LOGGER, SubscriberEvent
 from tricklecast.subscriber.media.decoding import (
     ChunkReader,
@@ -199,13 +199,15 @@ def frames(
         format = "rgb24"
     if format is not None:
         _check_format(format)
+    begin = Start.parse(start)
+    check_whole(begin.position)
     if reconnect:
         if limits := sorted(subscriber.keys() & {"wait_for_channel_s", "reconnect_s"}):
             raise InvalidInput(f"reconnect=True waits without a limit: leave {' and '.join(limits)} out")
         if "transport" in subscriber:
             raise InvalidInput("reconnect=True makes a subscriber for each life: pass client= instead of transport=")
         subscriber |= {"wait_for_channel_s": None, "reconnect_s": None}
-        if Start.parse(start).reads_all:  # later subscribers begin at positions
+        if begin.reads_all:  # later subscribers begin at positions
             subscriber.setdefault("on_lag", OnLag.EARLIEST)
     subscribe = partial(Subscriber, url, on_event=on_event, **subscriber)
     channel = subscribe(start=start).url.channel  # raises the faults of the arguments

@@ -1344,6 +1344,13 @@ def test_the_text_of_a_start_is_read(start: AnyStart) -> None:
     parsed = parse_start(str(start))
     assert parsed == (5 if start == Position(5) else start)
     assert type(parsed) is (int if start == Position(5) else type(start))
+    assert parse_start(f" {start}\n") == parsed  # as in a file that was written by echo
+
+
+def test_the_text_of_a_place_between_two_lines_is_no_start_of_segments() -> None:
+    """They would come from the begin of that segment once more, as the error says."""
+    with pytest.raises(InvalidInput, match=r"^5@1\+9 is between two lines .* without \+9 the segment is read again"):
+        parse_start("5@1+9")
 
 
 @pytest.mark.parametrize(

@@ -372,6 +372,30 @@ class TestPosition:
 
         run(main)
 
+    def test_between_two_lines_none_but_lines_begin(self) -> None:
+        """Documents and segments would repeat the lines that were read. Nothing is asked for, and lines can be read."""
+
+        async def main() -> None:
+            async with (
+                fake(channel(s0=b"1\n2\n")) as server,
+                Subscriber(server.url, start=Position(0, offset=2)) as subscriber,
+            ):
+                for _ in range(2):
+                    with pytest.raises(InvalidInput, match=r"^0\+2 is between two lines .* json_lines .* without \+2 "):
+                        await anext(subscriber)
+                with pytest.raises(InvalidInput, match="between two lines"):
+                    Messages(subscriber)
+                assert subscriber.statistics().requests == 0
+                assert [message.value async for message in Messages(subscriber, lines=True)] == [2]
+
+        run(main)
+        with pytest.raises(InvalidInput, match="between two lines"):
+            json_messages("http://host/trickle/c", start=Position(0, offset=2))
+
+    def test_a_position_at_the_begin_of_a_segment_is_one_of_segments_too(self) -> None:
+        """Nothing of that segment was read, so nothing is repeated."""
+        assert received(json_messages, channel(s1=b"1"), start="1+0") == [Message(1, 1)]
+
     def test_a_seek_moves_it(self) -> None:
         """At once, and with the offset of its target; the line that was begun is not joined to what comes then."""
 

@@ -145,6 +145,13 @@ def test_a_limited_folder_holds_the_newest(server: LocalServer, channel: RemoteC
         run(lambda: record(url_of(server, channel), tmp_path, keep_bytes=0))
 
 
+def test_a_recording_does_not_begin_between_two_lines(tmp_path: Path) -> None:
+    """A folder has whole segments; it is not made."""
+    with pytest.raises(InvalidInput, match="between two lines"):
+        run(lambda: record("http://host/trickle/c", tmp_path / "new", start=Position(1, offset=9)))
+    assert not (tmp_path / "new").exists()
+
+
 def test_a_folder_in_use_is_refused(server: LocalServer, channel: RemoteChannel, tmp_path: Path) -> None:
     """Before anything is asked of the server."""
 

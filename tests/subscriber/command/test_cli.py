@@ -39,6 +39,7 @@ NOWHERE = f"http://127.0.0.1:{unused_port()}/trickle/cam"
         (["subscribe", NOWHERE, "-o", "/no/such/folder/out.ts"], 1, "its folder does not exist"),
         (["subscribe", NOWHERE, "--start", "yesterday"], 2, "use next, current, earliest, a number"),
         (["subscribe", NOWHERE, "--start", "1@"], 2, "use next, current, earliest, a number"),
+        (["subscribe", NOWHERE, "--start", "1@2+9"], 2, "without +9 the segment is read again from its start"),
         (["subscribe", NOWHERE, "--on-lag", "never"], 2, ": 'never' is not one of 'earliest', 'live', 'fail'"),
         (["subscribe", NOWHERE, "--fail-on", "sight"], 2, "'sight' is not one of 'never', 'gap', 'loss'"),
         (["subscribe", NOWHERE, "--for", "-1"], 2, "not a duration"),

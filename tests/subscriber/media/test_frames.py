@@ -53,6 +53,7 @@ from tricklecast.trickle.errors import (
     InvalidInput,
     LocalProtocolError,
     NoHardware,
+    Position,
     Refused,
 )
 from tricklecast.trickle.media import demux
@@ -771,6 +772,8 @@ async def test_errors_of_the_subscription_are_raised(url: str) -> None:
     for kind in ("video", "audio"):
         with pytest.raises(InvalidInput, match=f"^{kind} is True, False or 'packets', not 'packet'$"):
             frames(url, **{kind: "packet"})  # type: ignore[call-overload]
+    with pytest.raises(InvalidInput, match="between two lines"):
+        frames(url, start=Position(1, offset=9))
     with pytest.raises(InvalidInput, match="'wait' or 'drop'"):
         frames(url, when_full="block")  # type: ignore[call-overload]
 
