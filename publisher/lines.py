@@ -74,6 +74,9 @@ class JsonLines:
     async def write(self, obj: object) -> None:
         """Write an object as a line; returns once it was handed to the connection. Readers get it at once.
 
+        While the connection is away, it returns at once, as :meth:`SegmentWriter.write` does: that it returned does not
+        say that the server has the line, nor that it will.
+
         A call that is cancelled has sent the whole line, or nothing of it.
 
         Raises:
