@@ -381,8 +381,8 @@ class Subscriber:
             ConnectionLost: there is no connection, and no retry is left.
             RemoteProtocolError: the server at that URL does not speak the protocol.
             InvalidInput: its start is between two lines of a segment, and it is not read by ``json_lines``.
-            ClosedHere: the subscriber is not in use, or was closed in the meantime.
-            LocalProtocolError: the subscriber was opened in another event loop.
+            ClosedHere: the subscriber was closed.
+            LocalProtocolError: it has not been opened, or in another event loop.
         """
         if self._is_iterated:
             raise anyio.BusyResourceError("iterating over")
@@ -494,7 +494,8 @@ class Subscriber:
 
         Raises:
             InvalidInput: ``start`` cannot be used.
-            ClosedHere: the subscriber is not in use.
+            ClosedHere: the subscriber was closed.
+            LocalProtocolError: it has not been opened, or in another event loop.
         """
         target = Start.parse(start)
         self._check_open()

@@ -17,6 +17,7 @@ from tricklecast.trickle.errors import (
     ClosedHere,
     ConnectionLost,
     InvalidInput,
+    LocalProtocolError,
     SegmentMissing,
     SegmentTooLarge,
     TrickleError,
@@ -210,7 +211,7 @@ class TestSeeking:
         async def main() -> None:
             async with fake(TEN) as server:
                 subscriber = Subscriber(server.url, start=0)
-                with pytest.raises(ClosedHere):
+                with pytest.raises(LocalProtocolError, match="is not open: enter its block"):
                     await subscriber.seek(1)
                 async with subscriber:
                     await anext(subscriber)
