@@ -5,8 +5,8 @@ for the next one is already out. It is only one, and its answer waits in its soc
 growing buffer.
 
 A GET for the next segment may wait for ever, so a server that has hung looks like a quiet channel. After a wait in
-which a server said nothing since the subscriber began, or :data:`CHECK_WAITS` waits in a row, the subscriber asks where
-the head is. A server that does not answer that is away.
+which a server said nothing since the subscriber began, after one in which it was silent within a segment, and after
+:data:`CHECK_WAITS` waits in a row, the subscriber asks where the head is. A server that does not answer that is away.
 """
 
 from __future__ import annotations
@@ -50,7 +50,7 @@ from tricklecast.subscriber.events import (
     SkippedAhead,
     SubscriberStatistics,
 )
-from tricklecast.subscriber.segment import NEXT_S, OnBroken, Requests, Runtime, Segment, Unanswered
+from tricklecast.subscriber.segment import CHECK_WAITS, NEXT_S, OnBroken, Requests, Runtime, Segment
 from tricklecast.trickle import __version__, wire
 from tricklecast.trickle.client.arguments import (
     Auth,
@@ -87,9 +87,6 @@ STALL_TIMEOUT_S: Final = 30.0
 HELD_S: Final = 1.0
 """A server that closes the connection 1 s after the request or later had let it wait for a segment. A port of another
 program closes it at once."""
-
-CHECK_WAITS: Final = 5
-"""After this many waits in a row without an answer (at least 100 s), the subscriber asks whether the server answers."""
 
 T = TypeVar("T")
 
@@ -181,8 +178,8 @@ class Subscriber:
             timeouts of proxies on the way.
         stall_timeout_s: longest silence within a segment, in seconds. After it the segment is requested once more: if
             the server answers, reading goes on, since a quiet segment is no fault; if it does not, the segment is
-            broken and the next call raises ``ConnectionLost``. ``None``: no limit. A host that has vanished is noticed
-            all the same, by TCP keep-alive.
+            broken, and the server is waited for as one that is away (``reconnect_s``). ``None``: no limit. A host that
+            has vanished is noticed all the same, by TCP keep-alive.
         transport: an httpx transport instead of
             :class:`~tricklecast.trickle.client.bridge.TrickleTransport`. Most cannot show trailers, so
             a truncation in the middle of a segment stays unseen. Not together with ``client``.
@@ -513,9 +510,7 @@ class Subscriber:
         if segment.broken is None:
             self._cursor.finished()
         elif self._stop is None:
-            stop = self._cursor.broken(segment.broken)
-            is_final = isinstance(segment.broken, Unanswered) and not self._cursor.endless
-            self._stop = Stop(segment.broken) if is_final else stop
+            self._stop = self._cursor.broken(segment.broken)
 
     def _preconnect(self, delay_s: float) -> Preconnect:
         assert self._fetcher is not None

@@ -359,9 +359,14 @@ class Cursor:
         """The GET to make now. Report it with :meth:`answered`, :meth:`lost` or :meth:`refreshed`."""
         if self._from_head is not None:
             return Ask(self._from_head)
-        if not self._follows:
+        if not self._follows or self._numbering.untouched:
             return Ask(self._asked, self._attempt)
         return Ask(self._asked, self._attempt, self._numbering.life, self._numbering.epoch)
+
+    def _unread(self, seq: int) -> int:
+        """The lowest seq of which nothing was read, where ``seq`` comes next: a position of lines may be within it."""
+        place = self._start.position
+        return seq + 1 if place is not None and place.seq == seq and place.offset else seq
 
     def refresh_after(self, rng: Random) -> float:
         """Seconds after which to give up a GET without an answer and report it as :meth:`refreshed`."""
@@ -555,7 +560,7 @@ class Cursor:
     def _take(self, seq: int, answer: Answer, rng: Random) -> Decision:
         """Hand a segment out, unless it belongs to another numbering and is not the one to begin with there."""
         numbering, epoch, life = self._numbering, answer.natural(wire.EPOCH), answer.life
-        is_other = numbering.is_other(answer, seq)
+        is_other = numbering.is_other(answer, self._unread(seq))
         if is_other and self._follows:
             is_past = seq > first_of(answer)  # that numbering has had segments before, which are new to the reader
             if self._on_lag is OnLag.FAIL or (self._begins_at_first(answer) and is_past):

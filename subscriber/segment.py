@@ -67,6 +67,9 @@ has the segment sends it at once; a server that lets the reader wait has another
 NEXT_S: Final = 10.0
 """How long a server may take to say where the head is, which it knows."""
 
+CHECK_WAITS: Final = 5
+"""After this many waits in a row without an answer (at least 100 s), the subscriber asks whether the server answers."""
+
 BACK_S: Final = 0.25
 """A GET whose pause ends early, since the server is back, is made within this time: not all readers at once."""
 
@@ -479,7 +482,8 @@ class Requests:
     Attributes:
         auth: authentication of each request; ``None``: that of ``http``.
         now: the clock of the runtime: seconds.
-        waits: how many in a row had no answer, as far as their maker has counted them here.
+        waits: how many in a row had no answer, as far as their maker has counted them here. At :data:`CHECK_WAITS` the
+            subscriber asks where the head is before it waits again.
         pauses: those that may end early, each with the failure that it follows.
     """
 
@@ -639,8 +643,9 @@ class Requests:
                     was_away = True
                     cause, floor_s = answer.error(begun.seq), answer.retry_after_s
                 case None:
-                    silent = Unanswered(seq=begun.seq, detail=f"{error.detail}, and the server does not answer")
+                    silent = ConnectionLost(seq=begun.seq, detail=f"{error.detail}, and the server does not answer")
                     if self.nodes.alone:
+                        self.waits = CHECK_WAITS
                         return silent if no_fault else error
                     cause = silent
             no_fault = False
@@ -676,10 +681,6 @@ class Requests:
 
 class Shortened(ConnectionLost):
     """A body ended as if it were whole, and is not."""
-
-
-class Unanswered(ConnectionLost):
-    """The server accepts connections and does not answer, not even about a segment that it was sending."""
 
 
 def is_same(answer: Answer, begun: NextSegment) -> bool:

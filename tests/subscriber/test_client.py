@@ -695,8 +695,10 @@ class TestCutSegments:
         run(main)
 
     def test_a_server_that_has_stopped_is_noticed(self, monkeypatch: pytest.MonkeyPatch) -> None:
-        """It takes connections and says nothing: after ``stall_timeout_s`` and one more request it is an error."""
+        """It takes connections and says nothing: the segment breaks, and after one wait it is an outage like others."""
         monkeypatch.setattr("tricklecast.subscriber.segment.ANSWER_S", 0.05)
+        monkeypatch.setattr("tricklecast.subscriber.segment.NEXT_S", 0.02)
+        slept = Slept()
 
         async def handler(exchange: Exchange) -> None:
             if exchange.tail == "0" and exchange.headers["trickle-attempt"] == "1":
@@ -705,14 +707,20 @@ class TestCutSegments:
             await exchange.closed_by_client()
 
         async def main() -> None:
-            async with subscribed(handler, start=0, stall_timeout_s=0.02) as (subscriber, server):
+            options: dict[str, Any] = {"stall_timeout_s": 0.02, "refresh_s": 0.2, "runtime": slept.runtime}
+            async with subscribed(handler, start=0, **options) as (subscriber, server):
                 segment = await anext(subscriber)
-                with pytest.raises(ConnectionLost, match=r"no byte for 0\.02 s, and the server does not answer"):
+                with pytest.raises(
+                    ConnectionLost, match=r"no byte for 0\.02 s, and the server does not answer"
+                ) as broke:
                     await segment.read()
-                with pytest.raises(ConnectionLost) as caught:
-                    await anext(subscriber)
-                assert caught.value.resume == segment.position
+                assert broke.value.resume == segment.position
                 assert sorted(server.tails) == ["0", "0", "1"]
+                begun = slept.now()
+                with pytest.raises(ConnectionLost, match=r"no answer within 0\.02 s"):
+                    await anext(subscriber)
+                assert slept.now() - begun >= RECONNECT_S
+                assert {*server.tails[3:]} == {"next"}
 
         run(main)
 

@@ -1117,6 +1117,22 @@ class TestLives:
         assert driver.cursor.ask() == Ask(5, 1, "b", 2)
         assert Driver("5@1:a").cursor.ask() == Ask(5, 1, "a", 1)
 
+    def test_it_is_not_told_of_one_of_which_nothing_was_read(self) -> None:
+        """What was read is older: a server that has lost that numbering would send the reader back for it."""
+        driver = self.at(4, "b:5", on_lag=OnLag.EARLIEST)
+        assert driver.cursor.ask() == Ask(4)
+        driver.read(4, epoch=1, life="b:5")
+        assert driver.read(5, epoch=1, life="c:5").restarted is False
+        assert driver.cursor.ask() == Ask(6, 1, "c", 1)
+
+    @pytest.mark.parametrize(("place", "restarted"), [("5@1:a+9", True), ("5@1:a+0", False), ("5@1:a", False)])
+    def test_a_numbering_that_begins_with_a_segment_read_in_part_is_another_one(
+        self, place: str, restarted: bool
+    ) -> None:
+        """The bytes before a position of lines are those of the numbering that was read."""
+        begun = Driver(place).read(5, epoch=1, life="b:5")
+        assert (begun.gap, begun.restarted) == (0, restarted)
+
     def test_at_its_head_a_new_numbering_is_gone_to(self) -> None:
         """The server says so at once, rather than let the reader wait for the next segment."""
         driver = self.at()
