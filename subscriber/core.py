@@ -205,6 +205,7 @@ class Ask(NamedTuple):
             at once.
         attempt: 1 for an original request, 2 for its first retry, ...
         life: the numbering in which the segment is next, if that is known: the server says at once if it has another.
+            With its first seq if all that was read is older, so that nothing is lost with that numbering.
         epoch: that of the segment before, if that is known, too.
     """
 
@@ -359,9 +360,11 @@ class Cursor:
         """The GET to make now. Report it with :meth:`answered`, :meth:`lost` or :meth:`refreshed`."""
         if self._from_head is not None:
             return Ask(self._from_head)
-        if not self._follows or self._numbering.untouched:
+        if not self._follows:
             return Ask(self._asked, self._attempt)
-        return Ask(self._asked, self._attempt, self._numbering.life, self._numbering.epoch)
+        known = self._numbering
+        life = known.life if known.life is None or known.begins is None else str(wire.Life(known.life, known.begins))
+        return Ask(self._asked, self._attempt, life, known.epoch)
 
     def _unread(self, seq: int) -> int:
         """The lowest seq of which nothing was read, where ``seq`` comes next: a position of lines may be within it."""

@@ -35,7 +35,7 @@ from tricklecast.trickle.client.exchange import Answer
 class KnownNumbering:
     """A reader's knowledge of the numbering that it reads. The arguments are the attributes."""
 
-    __slots__ = ("epoch", "expected", "expected_before", "head", "life", "restarted", "untouched")
+    __slots__ = ("begins", "epoch", "expected", "expected_before", "head", "life", "restarted")
 
     def __init__(
         self,
@@ -58,9 +58,8 @@ class KnownNumbering:
         self.expected_before = expected_before
         # The user does not know yet that it is another one than before: the next segment says so.
         self.restarted = restarted
-        # All segments that were read are older than this life. If the server loses it, nothing that was read is lost:
-        # so the reader does not ask by its name, which a restarted server would not know.
-        self.untouched = False
+        # The first seq of that life, as long as all that was read is older; else None.
+        self.begins: int | None = None
 
     def is_other(self, answer: Answer, seq: int) -> bool:
         """Whether an answer is about another numbering.
@@ -131,7 +130,7 @@ class KnownNumbering:
             if is_other and follows and life.first is not None:
                 self.expected, self.expected_before = life.first, None
             if is_other or life.first is not None:
-                self.life, self.untouched = life.name, life.first is not None and life.first > seq
+                self.life, self.begins = life.name, None if (life.first or 0) <= seq else life.first
         if epoch is not None:
             self.epoch = epoch
         missed = self.missed(seq)

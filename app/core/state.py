@@ -549,8 +549,8 @@ class Channel:
             return life
         return Life(*self.lives[-1])
 
-    def told(self, name: str, seq: int, epoch: int | None = None) -> Life:
-        """The numbering of which the server tells a reader that wants ``seq`` of the numbering of this name.
+    def told(self, follows: Life, seq: int, epoch: int | None = None) -> Life:
+        """The numbering of which the server tells a reader that wants ``seq`` and follows another one.
 
         It is the present one, unless others have begun below ``seq`` since then: what the reader has of these numbers
         is something else by now, and it goes back to the lowest of them. So the name is that of the newest numbering,
@@ -558,17 +558,21 @@ class Channel:
 
         A name that is not known was lost with all that was written of it, so nobody knows how many followed. The newest
         ones are taken that suffice. Above the head its publisher may be about to send again what was lost, until
-        somebody writes. A name from another epoch is not known either, and all numberings of this epoch followed it.
+        somebody writes. A reader that has read nothing of it has lost nothing with it: what it has was kept when that
+        numbering began, so only the present one can have written such numbers anew. A name from another epoch is not
+        known either, and all numberings of this epoch followed it.
 
         Args:
+            follows: with its first seq, if the reader has read nothing of it.
             epoch: in which the reader has read, if it says so.
         """
-        lives = self.lives
+        name, lives = follows.name, self.lives
         if seq < 0 or not lives or name == lives[-1][0]:
             return self.life
         is_known = any(one == name for one, _ in lives)
         is_lost = not is_known and epoch in (None, self.epoch)
-        if is_lost and self.life.first is None and seq > self.next_seq:
+        is_unread = follows.first is not None and follows.first >= seq
+        if is_lost and (is_unread or (self.life.first is None and seq > self.next_seq)):
             return self.life
         lowest = LAST_SEQ + 1
         for one, first in reversed(lives):
@@ -578,23 +582,23 @@ class Channel:
         return Life(lives[-1][0], lowest) if lowest < seq else self.life
 
     def renumbered(
-        self, name: str, seq: int, found: Ready | Upcoming | Ahead | Gone | Ended, epoch: int | None = None
+        self, follows: Life, seq: int, found: Ready | Upcoming | Ahead | Gone | Ended, epoch: int | None = None
     ) -> Ahead | None:
-        """Send a reader back that wants ``seq`` of the numbering of this name, if others have written that number anew.
+        """Send a reader back that wants ``seq`` of another numbering, if others have written that number anew.
 
         For example, the reader has read 0 to 9 of ``a`` and wants 10, and ``b`` has begun at 5: it is told ``b:5``.
 
         Args:
-            epoch: as for :meth:`told`.
+            follows, epoch: as for :meth:`told`.
 
         Returns:
             The answer that the reader gets in place of ``found``. ``None``: it gets ``found``, since its numbering goes
             on there, or ``found`` says at once that it does not.
         """
         present = self.life
-        if name == present.name or seq < 0:
+        if follows.name == present.name or seq < 0:
             return None
-        told = self.told(name, seq, epoch)
+        told = self.told(follows, seq, epoch)
         if told == present:
             waits = isinstance(found, Upcoming) and present.first is not None and present.first < seq
             if not waits:

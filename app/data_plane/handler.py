@@ -268,7 +268,7 @@ def _read(connection: Caller, request: Request, route: Route) -> Reply | Exchang
     follows = parse_life(request.text(LIFE)) if LIFE in request.headers else None
     if follows is not None and not isinstance(resolution, Refusal):
         channel = plane.registry.channels[route.channel]
-        if (other := channel.renumbered(follows.name, route.seq, resolution, _epoch_of(request))) is not None:
+        if (other := channel.renumbered(follows, route.seq, resolution, _epoch_of(request))) is not None:
             record.rseq = other.seq
             return _not_there(connection, request, route, other)
     if isinstance(resolution, Found):

@@ -218,8 +218,8 @@ class LivesMachine(RuleBasedStateMachine):
             assert ask.seq is not None
             reader.at = max(reader.at, ask.seq)
             found = self.registry.resolve("c", ask.seq)
-            if ask.life is not None and not isinstance(found, Refusal):
-                found = self.registry.channels["c"].renumbered(ask.life, ask.seq, found, ask.epoch) or found
+            if (follows := parse_life(ask.life or "")) is not None and not isinstance(found, Refusal):
+                found = self.registry.channels["c"].renumbered(follows, ask.seq, found, ask.epoch) or found
             if isinstance(found, Upcoming):
                 found.channel.release(found.segment)
                 return True

@@ -20,9 +20,8 @@ from tests.support.local import local_server
 from tests.support.waiting import eventually
 from tests.trickle.client.test_connection import unused_port
 from tricklecast.subscriber import AnyStart, Segment, Subscriber, TrickleTransport
-from tricklecast.subscriber.client import CHECK_WAITS
 from tricklecast.subscriber.events import Retrying, SubscriberEvent
-from tricklecast.subscriber.segment import Runtime
+from tricklecast.subscriber.segment import CHECK_WAITS, Runtime
 from tricklecast.trickle import wire
 from tricklecast.trickle.backoff import BUDGET_RESERVE, CAP_S
 from tricklecast.trickle.client.retry import RECONNECT_S

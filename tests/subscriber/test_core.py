@@ -1117,10 +1117,10 @@ class TestLives:
         assert driver.cursor.ask() == Ask(5, 1, "b", 2)
         assert Driver("5@1:a").cursor.ask() == Ask(5, 1, "a", 1)
 
-    def test_it_is_not_told_of_one_of_which_nothing_was_read(self) -> None:
-        """What was read is older: a server that has lost that numbering would send the reader back for it."""
+    def test_of_one_of_which_nothing_was_read_it_is_told_the_first_seq(self) -> None:
+        """It is told where that begins: if it has lost it, the reader has lost nothing, and is not sent back."""
         driver = self.at(4, "b:5", on_lag=OnLag.EARLIEST)
-        assert driver.cursor.ask() == Ask(4)
+        assert driver.cursor.ask() == Ask(4, 1, "b:5", 1)
         driver.read(4, epoch=1, life="b:5")
         assert driver.read(5, epoch=1, life="c:5").restarted is False
         assert driver.cursor.ask() == Ask(6, 1, "c", 1)

@@ -570,29 +570,46 @@ def test_a_reader_is_told_where_its_numbering_was_left(name: str, seq: int, firs
     """
     channel = Bench("c", "").channel
     channel.restored(-100.0, 10, "", LIVES)
-    assert channel.told(name, seq) == (channel.life if first is None else Life("c", first))
+    assert channel.told(Life(name), seq) == (channel.life if first is None else Life("c", first))
+
+
+@pytest.mark.parametrize(("first", "told"), [(None, 0), (8, 0), (9, None), (12, None)])
+def test_a_lost_numbering_of_which_nothing_was_read_was_followed_by_the_present_one(
+    first: int | None, told: int | None
+) -> None:
+    """What its reader has was kept when it began, so it is not sent back to the kept segments for numberings before."""
+    channel = Bench("c", "").channel
+    channel.restored(-100.0, 9, "", (("a", 0),))
+    assert channel.told(Life("other", first), 9) == (channel.life if told is None else Life("a", told))
+    channel.numbering_named("b", 9)
+    assert channel.told(Life("other", first), 9) == (channel.life if told is None else Life("b", told))
 
 
 def test_a_reader_is_told_of_the_lowest_numbering_that_followed_its_own() -> None:
     """That need not be the next one, nor the present one."""
     channel = Bench("c", "").channel
     channel.restored(-100.0, 10, "", (("a", 0), ("b", 8), ("c", 5)))
-    assert channel.told("a", 50) == Life("c", 5)
+    assert channel.told(Life("a"), 50) == Life("c", 5)
     channel.numbering_named("d", 10)
-    assert [channel.told(name, 50) for name in "abcd"] == [Life("d", 5), Life("d", 5), Life("d", 10), channel.life]
-    assert channel.told("other", 50) == channel.life == Life("d", 10)
-    assert Bench("c", "").channel.told("other", 50) == Life("")
+    assert [channel.told(Life(name), 50) for name in "abcd"] == [
+        Life("d", 5),
+        Life("d", 5),
+        Life("d", 10),
+        channel.life,
+    ]
+    assert channel.told(Life("other"), 50) == channel.life == Life("d", 10)
+    assert Bench("c", "").channel.told(Life("other"), 50) == Life("")
 
 
 def test_a_reader_of_another_epoch_is_told_of_all_numberings() -> None:
     """Also where nothing was written since the restart: nobody sends again what another epoch had."""
     channel = Bench("c", "").channel
     channel.restored(-100.0, 9, "", (("b", 2), ("c", 5)))
-    assert [channel.told("a", 50, epoch) for epoch in (None, 1, 7)] == [Life("c"), Life("c"), Life("c", 2)]
+    assert [channel.told(Life("a"), 50, epoch) for epoch in (None, 1, 7)] == [Life("c"), Life("c"), Life("c", 2)]
     channel.numbering_named("d", 9)
-    assert [channel.told("a", 50, epoch) for epoch in (None, 1, 7)] == [Life("d", 9), Life("d", 9), Life("d", 2)]
-    assert [channel.told("b", 50, epoch) for epoch in (1, 7)] == [Life("d", 5)] * 2, "it has gone on from there"
-    assert channel.told("a", 2, 7) == channel.life, "what it wants is no later than all of them"
+    assert [channel.told(Life("a"), 50, epoch) for epoch in (None, 1, 7)] == [Life("d", 9), Life("d", 9), Life("d", 2)]
+    assert [channel.told(Life("b"), 50, epoch) for epoch in (1, 7)] == [Life("d", 5)] * 2, "it has gone on from there"
+    assert channel.told(Life("a"), 2, 7) == channel.life, "what it wants is no later than all of them"
 
 
 def test_a_reader_whose_numbers_were_written_anew_does_not_get_the_segment() -> None:
@@ -604,7 +621,7 @@ def test_a_reader_whose_numbers_were_written_anew_does_not_get_the_segment() -> 
     def asks(name: str, seq: int) -> Ahead | None:
         found = channel.resolve(seq)
         assert not isinstance(found, Gone)
-        return channel.renumbered(name, seq, found)
+        return channel.renumbered(Life(name), seq, found)
 
     assert [asks("a", seq) for seq in (9, 20)] == [Ahead(seq, 9, 9, 1, Life("b", 5)) for seq in (9, 20)]
     assert not channel.segments, "nobody waits"

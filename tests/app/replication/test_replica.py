@@ -502,7 +502,7 @@ def test_a_replica_knows_the_numberings_before_anything_else() -> None:
     both.carry(1, times=1)  # BEGIN
     channel = both.held.channel
     assert channel is not None
-    assert (channel.lives, channel.told("a", 9)) == (lives, Life("c", 5))
+    assert (channel.lives, channel.told(Life("a"), 9)) == (lives, Life("c", 5))
     both.carry()
     assert (channel.life, channel.lives, channel.life_of(8)) == (Life("c"), lives, Life("c", 7))
     publish(registry, "c", 9)

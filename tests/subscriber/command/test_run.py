@@ -28,7 +28,7 @@ from tricklecast.subscriber.core import OnLag
 from tricklecast.subscriber.events import SubscriberStatistics
 from tricklecast.subscriber.media.joiner import NothingToWrite, Undescribed
 from tricklecast.subscriber.relay.target import ConnectionBroke
-from tricklecast.subscriber.segment import Segment, Shortened, Unanswered
+from tricklecast.subscriber.segment import Segment, Shortened
 from tricklecast.subscriber.sinks import FileSink, Output, SinkClosed, SinkFailed
 from tricklecast.trickle import errors
 from tricklecast.trickle.errors import ChannelNotFound, InvalidInput, Position, Refused, SegmentMissing, TrickleError
@@ -534,7 +534,6 @@ def test_errors_have_names_that_can_be_imported() -> None:
     assert {hasattr(errors, name) or name in subscriber.__all__ for name in named.values()} == {True}
     assert {kind: name for kind, name in named.items() if name != kind.__name__} == {
         Shortened: "ConnectionLost",
-        Unanswered: "ConnectionLost",
         MissingPyAV: "MissingExtra",
         # None of these comes out of a run.
         SinkClosed: "TrickleError",
