@@ -338,7 +338,7 @@ class TestResume:
                 await exchange.text(**answer)
 
         async def main() -> None:
-            async with subscribed(handler, start=4) as (subscriber, _):
+            async with subscribed(handler, start=4, runtime=Slept().runtime) as (subscriber, _):
                 assert (await anext(subscriber)).seq == 4
                 with pytest.raises(TrickleError) as caught:
                     await anext(subscriber)
