@@ -368,10 +368,13 @@ class AccessLog:
 
     async def _open(self) -> Any:
         is_stdout = self._path == STDOUT
+        # A file is open for reading, too: its path may be that of another one by the time its last line is looked at.
+        # A pipe is not, since it would have a reader then: the server itself.
+        reads = not is_stdout and await self._call(_is_file, self._path)
         # Unbuffered, so that the task knows how much was written when the disk is full.
         file = await aiofiles.open(
             STDOUT_DESCRIPTOR if is_stdout else self._path,
-            "ab",
+            "a+b" if reads else "ab",
             buffering=0,
             closefd=not is_stdout,
             executor=self._thread,
@@ -427,7 +430,7 @@ class AccessLog:
             if not self._size or not words[_Word.BEGAN_MS]:
                 words[_Word.BEGAN_MS] = int(self._opened_at * 1000)
             self._opened_at = words[_Word.BEGAN_MS] / 1000
-        if is_first and self._size and not await self._call(_is_a_log, self._path):
+        if is_first and self._size and not await self._call(_is_a_log, file.fileno()):
             raise FileExistsError(errno.EEXIST, "the file is there, and is no access log; name another one")
         self._torn = self._torn or self._size > 0
         await self._mend(file)
@@ -435,7 +438,7 @@ class AccessLog:
 
     async def _mend(self, file: Any) -> None:
         """End a line that may be torn, since its writer was killed. It stays a line of its own; readers count it."""
-        if self._torn and not (self._rotates and await self._call(_ends_whole, self._path)):
+        if self._torn and not (self._rotates and await self._call(_ends_whole, file.fileno())):
             await file.write(b"\n")
         self._torn = False
 
@@ -578,19 +581,23 @@ def _reason(error: OSError | MemoryError) -> str:
     return error.strerror or str(error)
 
 
-def _is_a_log(path: Path) -> bool:
+def _is_file(path: Path) -> bool:
+    """Whether this is a file, or will be one."""
+    try:
+        return stat.S_ISREG(path.stat().st_mode)
+    except FileNotFoundError:
+        return True
+
+
+def _is_a_log(descriptor: int) -> bool:
     """Whether a file that is not empty begins like a log. Records must not be added to a film or a key by mistake."""
-    with path.open("rb") as file:
-        return file.read(1) == b"{"
+    return os.pread(descriptor, 1, 0) == b"{"
 
 
-def _ends_whole(path: Path) -> bool:
+def _ends_whole(descriptor: int) -> bool:
     """Whether a file is empty, or its last line is complete."""
-    with path.open("rb") as file:
-        if not file.seek(0, os.SEEK_END):
-            return True
-        file.seek(-1, os.SEEK_END)
-        return file.read() == b"\n"
+    size = os.fstat(descriptor).st_size
+    return not size or os.pread(descriptor, 1, size - 1) == b"\n"
 
 
 def _is_another(descriptor: int, path: Path) -> bool:

@@ -314,6 +314,30 @@ def test_reopening_goes_on_in_a_file_of_the_same_name(path: Path) -> None:
     assert sorted(file.name for file in path.parent.iterdir()) == ["access.jsonl", "access.jsonl.1"]
 
 
+@pytest.mark.parametrize("torn", [b"", b'{"v":1'])
+def test_a_log_that_is_renamed_as_soon_as_it_is_open_is_written_to(
+    path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture, torn: bytes
+) -> None:
+    """Its last line is looked at where it is now; nobody is told of a trouble."""
+    path.write_bytes(b"{}\n" + torn)
+    renamed, opened = path.with_name("access.jsonl.1"), aiofiles.open
+
+    async def open_and_rename(*arguments: Any, **options: Any) -> Any:
+        file = await opened(*arguments, **options)
+        os.rename(path, renamed)
+        return file
+
+    monkeypatch.setattr(aiofiles, "open", open_and_rename)
+
+    async def use(log: AccessLog) -> None:
+        log.put(record(0))
+
+    log = run(lambda: make(path), use)
+    assert (log.written, caplog.messages) == (1, [])
+    before, _, last = renamed.read_bytes().rstrip(b"\n").rpartition(b"\n")
+    assert (before + b"\n", json.loads(last)["rseq"]) == (b"{}\n" + (torn and torn + b"\n"), 0)
+
+
 def test_reopening_while_much_is_queued_loses_nothing(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Also if nothing follows that would wake the writer again."""
     monkeypatch.setattr(access_log, "WRITE_BYTES", 5000)
