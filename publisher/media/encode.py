@@ -1,8 +1,10 @@
 """Encoding for live media: H.264, and AAC or Opus.
 
 A frame that goes in comes out at once, keyframes stand at fixed times, and every group of pictures is closed. Times
-stay as they are: frame rates may vary, and sound keeps its distance to the picture. Where time jumps back, or sound
-jumps forward, by more than :data:`JUMP_S`, the encoder begins anew and passes the jump on.
+stay as they are: frame rates may vary, and sound keeps its distance to the picture. Where time jumps back by more than
+:data:`BACK_S`, as in a clip that is played again, or sound jumps forward by more than :data:`JUMP_S`, the encoder
+begins anew and passes the jump on. A frame that is nearer behind the one before it, repeated or out of order, is left
+out and counted.
 
 Each encoder has a stream that serves muxers as a template. Parameter sets are in its extradata, as MP4 needs them.
 """
@@ -20,10 +22,11 @@ from typing import TYPE_CHECKING, Any, Final, Literal, TypeAlias, cast, get_args
 
 from tricklecast.publisher.media.source import MediaSource
 from tricklecast.publisher.media.texts import is_text
+from tricklecast.trickle.amounts import count
 from tricklecast.trickle.errors import InvalidInput
 from tricklecast.trickle.media.containers import find_box
 from tricklecast.trickle.media.ladder import Rung
-from tricklecast.trickle.media.timeline import Ratio, fraction
+from tricklecast.trickle.media.timeline import CLOCK_HZ, MAX_BACK, Ratio, fraction
 from tricklecast.trickle.pyav import copied, is_attached, need_pyav, new_decoder
 
 if TYPE_CHECKING:
@@ -66,10 +69,14 @@ MAX_RATE: Final = 240
 """Containers that do not know their frame rate give that of their clock instead."""
 
 JUMP_S: Final = 1
-"""A frame further than this from its expected time, in seconds, is at another place in time; a nearer one follows a
+"""Sound further than this ahead of its expected time, in seconds, is at another place in time; nearer one follows a
 loss."""
 
-CLOCK: Final = Fraction(1, 90_000)
+BACK_S: Final = Fraction(MAX_BACK, CLOCK_HZ)
+"""A frame further than this behind, in seconds, is at another place in time; a nearer one is out of order. The time
+line behind the encoder judges it alike."""
+
+CLOCK: Final = Fraction(1, CLOCK_HZ)
 """The clock of encoded pictures: MPEG-TS's own, which most frame rates divide."""
 
 _NO_LIMIT: Final = 1 << 30
@@ -80,7 +87,8 @@ _REMEMBERED: Final = 64
 
 # Recordings lose frames and clocks differ: up to 2 % of stretching where sound is 10 ms off its timestamps; where it is
 # 50 ms off, silence or a cut (a viewer notices sound that is 45 ms early, ITU-R BT.1359).
-_RESAMPLE: Final = "async=1000:min_comp=0.01:min_hard_comp=0.05"
+_CUT_S: Final = Fraction(5, 100)
+_RESAMPLE: Final = f"async=1000:min_comp=0.01:min_hard_comp={float(_CUT_S)}"
 
 # libavutil's AVColorRange and AVColorSpace; the last is swscale's number for BT.601.
 _LIMITED_RANGE: Final = 1
@@ -179,6 +187,7 @@ class Encoder(ABC):
 
     Attributes:
         stream: the template for muxers; the packets belong to it.
+        out_of_order: frames so far that were left out, all or in part, since the one before was there already.
     """
 
     stream: VideoStream | AudioStream
@@ -194,6 +203,7 @@ class Encoder(ABC):
         self._container: OutputContainer = av.open(os.devnull, mode="w", format="null")
         self.stream = cast("VideoStream | AudioStream", self._container.add_stream(encoder, rate=rate))
         self._encoder = encoder
+        self.out_of_order = 0
         self._expected: Fraction | None = None
         self._captured: deque[tuple[int, int]] = deque(maxlen=_REMEMBERED)  # media and capture times, in microseconds
         self._context: Any = self.stream.codec_context
@@ -217,6 +227,8 @@ class Encoder(ABC):
         begin = frame.pts * frame.time_base
         if captured_us is not None:
             self.note(begin, captured_us)
+        if self._has_jumped(begin):
+            yield from self.restart()
         yield from self._encoded(frame, begin)
 
     def note(self, time: Fraction, captured_us: int) -> None:
@@ -254,13 +266,17 @@ class Encoder(ABC):
     def _configure(self, context: Any) -> None: ...
 
     @abstractmethod
+    def _has_jumped(self, begin: Fraction) -> bool:
+        """Whether the next frame is at another place in time than those before."""
+
+    @abstractmethod
     def _encoded(self, frame: Any, begin: Fraction) -> Iterator[Packet[Stream]]: ...
 
 
 class VideoEncoder(Encoder):
     """Encodes pictures of any size and format.
 
-    A picture that is not later than the one before it is left out.
+    A picture that is not later than the one before it, and out of order, is left out.
 
     Args:
         shape: all pictures are brought to it.
@@ -272,7 +288,7 @@ class VideoEncoder(Encoder):
 
         self._shape = shape
         self._coding = encoding
-        self._last: Fraction | None = None
+        self._last: int | None = None  # when the newest picture begins, in ticks of the clock
         self._next_keyframe: Fraction | None = None
         self._reformatter = VideoReformatter()
         quality = "" if encoding.video_bitrate is None else f" at {encoding.video_bitrate} bit/s"
@@ -287,14 +303,17 @@ class VideoEncoder(Encoder):
         yield from super().restart()
         self._last = self._next_keyframe = None
 
+    def _has_jumped(self, begin: Fraction) -> bool:
+        return self._last is not None and self._last - round(begin / CLOCK) > MAX_BACK
+
     def _encoded(self, frame: VideoFrame, begin: Fraction) -> Iterator[Packet[Stream]]:
         from av.video.frame import PictureType
 
-        if self._last is not None and begin <= self._last:
-            if self._last - begin <= JUMP_S:
-                return
-            yield from self.restart()
-        self._last, self._expected = begin, begin + 1 / self._shape.rate
+        time = round(begin / CLOCK)
+        if self._last is not None and time <= self._last:
+            self.out_of_order += 1
+            return
+        self._last, self._expected = time, begin + 1 / self._shape.rate
         picture = self._reformatter.reformat(
             frame,
             self._shape.width,
@@ -305,7 +324,7 @@ class VideoEncoder(Encoder):
             interpolation="BICUBIC",
         )
         own = frame.pts, frame.time_base, frame.duration
-        picture.pts, picture.time_base = round(begin / CLOCK), CLOCK
+        picture.pts, picture.time_base = time, CLOCK
         picture.duration = round(1 / self._shape.rate / CLOCK)
         picture.pict_type = PictureType.I if self._is_keyframe(begin) else PictureType.NONE
         packets = self._context.encode(picture)
@@ -351,7 +370,8 @@ class VideoEncoder(Encoder):
 class AudioEncoder(Encoder):
     """Encodes sound of any format.
 
-    Missing sound is filled up with silence, and surplus sound is cut, so that it keeps to its timestamps.
+    Missing sound is filled up with silence, and surplus sound is cut, so that it keeps to its timestamps. Sound of a
+    time that was heard already is counted as out of order.
 
     Args:
         rate: in Hz; where players do not know it for this codec, the highest one that they know is used.
@@ -364,6 +384,7 @@ class AudioEncoder(Encoder):
         self._layout = layout
         self._coding = encoding
         self._filters = _Filters(self._resampler)
+        self._heard: Fraction | None = None  # sound up to this time is cut
         media = f"{layout} sound of {self._rate} Hz at {encoding.audio_bitrate} bit/s"
         super().__init__(AUDIO_ENCODERS[encoding.audio_codec], self._rate, media)
 
@@ -371,10 +392,15 @@ class AudioEncoder(Encoder):
         for frame in self._filters.rest():
             yield from self._packets(self._context.encode(frame))
         yield from super().restart()
+        self._heard = None
+
+    def _has_jumped(self, begin: Fraction) -> bool:
+        return self._expected is not None and not -BACK_S <= begin - self._expected <= JUMP_S
 
     def _encoded(self, frame: AudioFrame, begin: Fraction) -> Iterator[Packet[Stream]]:
-        if self._expected is not None and abs(begin - self._expected) > JUMP_S:
-            yield from self.restart()
+        if self._expected is not None and self._expected - begin > _CUT_S:
+            self._heard = max(self._heard or self._expected, self._expected)
+        self.out_of_order += self._heard is not None and begin < self._heard
         self._expected = begin + Fraction(frame.samples, frame.sample_rate)
         for resampled in self._filters.passed(frame, (frame.format.name, frame.layout.name, frame.sample_rate)):
             yield from self._packets(self._context.encode(resampled))
@@ -561,6 +587,7 @@ class Transcoder:
         self._encodings = encodings
         self._warn = warn
         self._damaged: set[int] = set()
+        self._goes_back: set[int] = set()  # streams of which frames out of order were told
         self._decoders: dict[int, CodecContext] = {}
         self._upright = _Upright("")  # of the video stream
         self._encoders: list[dict[int, Encoder]] = [{} for _ in self._encodings]
@@ -623,6 +650,8 @@ class Transcoder:
             for rung, encoders in enumerate(self._encoders):
                 for packet in encoders[track].restart():
                     yield rung, track, packet
+            if first.out_of_order:
+                self._warn(f"stream {track}: {count(first.out_of_order, 'frame')} out of order left out")
         if failure is not None:
             raise failure
 
@@ -653,6 +682,9 @@ class Transcoder:
         for rung, encoders in enumerate(self._encoders):
             for packet in encoders[track].encode(frame):
                 yield rung, track, packet
+        if track not in self._goes_back and self._encoders[0][track].out_of_order:
+            self._goes_back.add(track)
+            self._warn(f"stream {track} goes back in time: frames that are not later than those before are left out")
 
     def _decoded(self, track: int, packet: Packet[Stream]) -> list[Any]:
         from av.error import FFmpegError

@@ -69,22 +69,27 @@ _TRACKS: Final = {"video": 0, "audio": 1}
 
 
 class FramesDropped(Event):
-    """Pictures were dropped, because the encoder was too slow for them, or packets that nobody could decode.
+    """Pictures were dropped, because the encoder was too slow for them, or frames and packets that have no place.
 
     Attributes:
         count: in all, since the start.
         undecodable: of them, packets that came in front of their stream's first keyframe.
+        out_of_order: of them, pictures and pieces of sound that were not later than those before.
     """
 
     count: int
     undecodable: int = 0
+    out_of_order: int = 0
 
     def __str__(self) -> str:
-        slow = self.count - self.undecodable
+        slow = self.count - self.undecodable - self.out_of_order
         reasons = [f"the encoder is too slow: {count(slow, 'picture')} dropped so far"] if slow else []
         if self.undecodable:
             packets = count(self.undecodable, "packet")
             reasons.append(f"a stream did not begin with a keyframe: {packets} before one left out so far")
+        if self.out_of_order:
+            frames = count(self.out_of_order, "frame")
+            reasons.append(f"times go back: {frames} not later than those before left out so far")
         return "; ".join(reasons)
 
 
@@ -97,8 +102,9 @@ class MediaStatistics:
 
     Attributes:
         frames: frames and packets that were taken.
-        frames_dropped: pictures that were dropped, because the encoder was too slow, and packets that were left out,
-            because they came in front of their stream's first keyframe.
+        frames_dropped: pictures that were dropped, because the encoder was too slow, packets that were left out,
+            because they came in front of their stream's first keyframe, and frames that were not later than those
+            before.
         segments: segments that the server has confirmed.
         segments_dropped: segments that were given up, because the network was too slow.
         segments_lost: segments that failed.
@@ -151,10 +157,12 @@ class MediaPublisher:
         async with MediaPublisher("http://127.0.0.1:2939/trickle/cam") as publisher:
             await publisher.write(picture)  # a numpy array, HxWx3, uint8; or a frame of PyAV
 
-    A frame keeps the time that it has (``pts`` and ``time_base``); without one, its time is now. Pictures are encoded
-    as H.264, sound as AAC or Opus; :meth:`write_packet` publishes packets that are encoded already. A picture of
-    another size begins a new segment; odd sides lose or gain a pixel, since H.264 has even ones only. At the end of the
-    block the channel ends; after an exception the last segment is truncated, and the channel stays for a successor.
+    A frame keeps the time that it has (``pts`` and ``time_base``); without one, its time is now. Where times go back by
+    more than 0.2 s, as those of a clip that is played again, the media goes on behind the last frame; a frame that is
+    nearer behind the one before it is left out and counted (``frames_dropped``). Pictures are encoded as H.264, sound
+    as AAC or Opus; :meth:`write_packet` publishes packets that are encoded already. A picture of another size begins a
+    new segment; odd sides lose or gain a pixel, since H.264 has even ones only. At the end of the block the channel
+    ends; after an exception the last segment is truncated, and the channel stays for a successor.
 
     Args:
         url: the channel, or its URLs at the nodes of a cluster, as for :class:`~tricklecast.publisher.Publisher`.
@@ -220,7 +228,7 @@ class MediaPublisher:
         self._error: Exception | None = None
         self._begun_ns: int | None = None
         self._taken = self._dropped = 0
-        self._undecodable = 0  # that were told
+        self._undecodable = self._out_of_order = 0  # that were told
         # Not anyio's own limiter, whose 40 threads the program may keep busy: live media would be dropped meanwhile.
         self._threads = anyio.CapacityLimiter(1)
 
@@ -229,7 +237,7 @@ class MediaPublisher:
         totals = Totals() if self._feed is None else self._feed.totals
         return MediaStatistics(
             frames=self._taken,
-            frames_dropped=self._dropped + self._pipeline.segmenter.blind,
+            frames_dropped=self._dropped + self._pipeline.segmenter.blind + self._pipeline.out_of_order,
             segments=totals.segments,
             segments_dropped=totals.dropped,
             segments_lost=totals.lost,
@@ -335,7 +343,9 @@ class MediaPublisher:
 
     def _tell(self, level: int) -> None:
         self._undecodable = self._pipeline.segmenter.blind
-        self._report.report(FramesDropped(self._dropped + self._undecodable, self._undecodable), level)
+        out_of_order = self._pipeline.out_of_order
+        dropped = self._dropped + self._undecodable + out_of_order
+        self._report.report(FramesDropped(dropped, self._undecodable, out_of_order), level)
 
     async def _room(self, item: _Item) -> None:
         while len(self._waiting) >= ITEMS_AHEAD or (item.is_picture and len(self._pictures()) >= PICTURES_AHEAD):
@@ -382,6 +392,7 @@ class MediaPublisher:
                     await send.send(step)
                 if not self._pipeline.segmenter.is_blind:
                     self._tell_undecodable()
+                self._tell_out_of_order()
             for step in await to_thread.run_sync(self._pipeline.finish, limiter=self._threads):
                 await send.send(step)
             self._tell_undecodable()
@@ -390,6 +401,13 @@ class MediaPublisher:
         """Tell once for each stream, with all of its packets."""
         if self._pipeline.segmenter.blind > self._undecodable:
             self._tell(logging.WARNING)
+
+    def _tell_out_of_order(self) -> None:
+        """Tell of each frame; the first one is a warning."""
+        if (frames := self._pipeline.out_of_order) > self._out_of_order:
+            level = logging.DEBUG if self._out_of_order else logging.WARNING
+            self._out_of_order = frames
+            self._tell(level)
 
 
 class _Pipeline:
@@ -401,6 +419,7 @@ class _Pipeline:
         self._encoding = encoding
         self._rate = rate
         self._encoders: dict[str, Encoder] = {}
+        self._out_of_order = 0  # of encoders that are closed
         self._announced: dict[str, tuple[Stream, Stream]] = {}
         self._streams: dict[str, Stream] = {}
         self._held: list[tuple[str, Packet[Stream]]] = []
@@ -410,6 +429,11 @@ class _Pipeline:
         self._waits = False  # another sound waits for the next keyframe of the pictures that go on
         self._size: str | None = None  # of encoded pictures
         self._said_even = False
+
+    @property
+    def out_of_order(self) -> int:
+        """Frames so far that were not later than those before."""
+        return self._out_of_order + sum(encoder.out_of_order for encoder in list(self._encoders.values()))
 
     def kept(self, stream: Stream) -> Stream:
         """A copy of a stream whose packets follow, since its container may be closed soon.
@@ -480,6 +504,7 @@ class _Pipeline:
             return []
         self._held += [(item.kind, packet) for packet in encoder.restart()]
         steps = [*self._released(), *self.segmenter.finish()]
+        self._out_of_order += encoder.out_of_order
         encoder.close()
         return steps
 

@@ -119,6 +119,20 @@ def test_an_encoder_that_begins_anew_keeps_its_stream() -> None:
     assert len(frames_of(muxed(Packets([encoder.stream], again)), "video")) == 10
 
 
+@pytest.mark.parametrize(
+    ("second_at", "out_of_order"), [([0, 1, 2, 3], 0), ([3, 4, 5], 3), ([7, 7], 2), ([6, 8, 7], 2)]
+)
+def test_pictures_that_go_back_begin_anew_or_are_counted(second_at: list[int], out_of_order: int) -> None:
+    """More than 0.2 s behind, a clip is played again, and all comes; nearer ones are out of order, and left out."""
+    encoder = opened()
+    packets = [packet for at in range(8) for packet in encoder.encode(picture(Fraction(at, 25)))]
+    packets += [packet for at in second_at for packet in encoder.encode(picture(Fraction(at, 25)))]
+    packets += [packet for packet in encoder.encode(picture(Fraction(9, 25)))]
+    assert len(packets) == 8 + len(second_at) + 1 - out_of_order
+    assert encoder.out_of_order == out_of_order
+    assert [at for at, packet in enumerate(packets) if packet.is_keyframe] == ([0] if out_of_order else [0, 8])
+
+
 def test_a_bitrate_is_kept() -> None:
     """Over every second, also by pictures that change entirely."""
     encoder = opened(coding=Encoding(200_000, 1.0, "superfast"))
@@ -178,11 +192,21 @@ def test_lost_sound_is_filled_with_silence() -> None:
 
 
 def test_sound_that_is_too_much_is_cut() -> None:
-    """What overlaps what came before makes the rest no later."""
+    """What overlaps what came before makes the rest no later, and is counted."""
     pieces = [sound(at * 0.02, 0.02) for at in (*range(50), *range(40, 100))]
-    packets = all_encoded(opened_audio(), pieces)
+    packets = all_encoded(encoder := opened_audio(), pieces)
     end = max((packet.pts or 0) + 1024 for packet in packets)
     assert abs(end - 2 * RATE) <= 2 * 1024
+    assert encoder.out_of_order == 10
+
+
+def test_sound_that_is_played_again_comes_again() -> None:
+    """All of it: more than 0.2 s behind, it is at another place in time."""
+    pieces = [sound(at * 0.02, 0.02) for at in range(20)] * 3
+    packets = all_encoded(encoder := opened_audio(), pieces)
+    assert len([packet for packet in packets if packet.pts == -1024]) == 3
+    assert abs(len(packets) * 1024 - 3 * 20 * 960) <= 3 * 2 * 1024
+    assert encoder.out_of_order == 0
 
 
 def test_the_format_of_sound_may_change() -> None:

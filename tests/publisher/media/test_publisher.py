@@ -320,11 +320,50 @@ async def test_packets_before_the_first_keyframe_are_counted_and_told(
     assert "a stream did not begin with a keyframe: 15 packets before one left out so far" in caplog.text
 
 
-def test_what_was_dropped_for_two_reasons_names_both() -> None:
+async def test_frames_out_of_order_are_counted_and_told(
+    server: RunningServer, caplog: pytest.LogCaptureFixture
+) -> None:
+    """As events, in the log at the first, and in all, also those of a size before."""
+    url, events = urls(server)("back"), list[Any]()
+    with anyio.fail_after(WITHIN_S), caplog.at_level("DEBUG", "tricklecast.publisher"):
+        async with MediaPublisher(url, audio=True, when_full="wait", on_event=events.append) as publisher:
+            for number in (0, 1, 2, 1, 2, 3):
+                await publisher.write(picture(number), pts=50 + number, time_base=TICK)
+                await publisher.write(sound(50 + number))
+            for number in (4, 4, 5):
+                await publisher.write(np.zeros((32, 32, 3), np.uint8), pts=50 + number, time_base=TICK)
+    assert publisher.statistics().frames_dropped == 5
+    dropped = [event for event in events if isinstance(event, FramesDropped)]
+    assert [(event.count, event.undecodable, event.out_of_order) for event in dropped] == [
+        (number, 0, number) for number in range(1, 6)
+    ]
+    told = [record.levelname for record in caplog.records if "times go back" in record.message]
+    assert told == ["WARNING", *["DEBUG"] * 4]
+
+
+async def test_a_clip_that_is_played_again_goes_on(server: RunningServer) -> None:
+    """Each time behind its end, pictures and sound, however short it is."""
+    url = urls(server)("again")
+    with anyio.fail_after(WITHIN_S):
+        async with MediaPublisher(url, audio=True, when_full="wait", fps=25) as publisher:
+            for number in range(60):
+                await publisher.write(picture(number), pts=number % 20, time_base=TICK)
+                await publisher.write(sound(number % 20))
+        found = [frame async for frame in frames(url, start="earliest", audio=True)]
+    pictures = [frame.time for frame in found if frame.kind == "video"]
+    heard_s = sum(cast(AudioFrame, frame.data).samples for frame in found if frame.kind == "audio") / RATE
+    assert len(pictures) == 60
+    assert all(0.03 < there - here < 0.1 for here, there in pairwise(pictures))
+    assert abs(heard_s - 60 / 25) < 0.15
+    assert publisher.statistics().frames_dropped == 0
+
+
+def test_what_was_dropped_for_several_reasons_names_all() -> None:
     """In one line."""
-    assert str(FramesDropped(5, 2)) == (
+    assert str(FramesDropped(6, 2, 1)) == (
         "the encoder is too slow: 3 pictures dropped so far; "
-        "a stream did not begin with a keyframe: 2 packets before one left out so far"
+        "a stream did not begin with a keyframe: 2 packets before one left out so far; "
+        "times go back: 1 frame not later than those before left out so far"
     )
 
 

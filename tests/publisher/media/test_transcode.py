@@ -223,11 +223,24 @@ def test_a_small_hole_in_the_sound_is_silence(tmp_path: Path) -> None:
     assert abs(sound[-1] - 3) < Fraction(5, 100)
 
 
-def test_pictures_that_come_twice_come_once(tmp_path: Path) -> None:
-    """A picture that is not later than the one before it is left out."""
+def test_a_short_clip_that_is_played_again_comes_again(tmp_path: Path) -> None:
+    """As a file made of recordings of less than a second: nothing is left out."""
     path = make_clip(tmp_path / "clip.mp4", video="mpeg4", audio=None, seconds=1)
     source = parts_of(path, lambda time: time, lambda time: time)
-    assert times_of(packets_of(transcoder(source)), "video") == [Fraction(at, 25) for at in range(25)]
+    assert times_of(packets_of(transcoder(source)), "video") == [Fraction(at, 25) for at in range(25)] * 2
+
+
+def test_pictures_out_of_order_are_left_out_and_told(tmp_path: Path) -> None:
+    """Those that are not later than the one before: at the first one, and their number at the end."""
+    path = written(tmp_path / "clip.mkv", "ffv1", times=[40 * at for at in range(25)])
+    source = parts_of(path, lambda time: time, lambda time: None if time < Fraction(22, 25) else time)
+    warnings: list[str] = []
+    encoded = packets_of(transcoder(source, warnings))
+    assert times_of(encoded, "video") == [Fraction(at, 25) for at in range(25)]
+    assert warnings == [
+        "stream 0 goes back in time: frames that are not later than those before are left out",
+        "stream 0: 3 frames out of order left out",
+    ]
 
 
 def test_pictures_without_times_follow_one_another(tmp_path: Path) -> None:
