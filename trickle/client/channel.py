@@ -137,7 +137,7 @@ class Channel:
         """
         answer = await self._request("DELETE", str)
         if answer.status == wire.Status.BAD_REQUEST:  # the protocol's status for the DELETE of a missing channel
-            raise ChannelNotFound(answer.status, detail=answer.detail)
+            raise ChannelNotFound(wire.Status.NOT_FOUND, detail=answer.detail)
         if answer.status != wire.Status.OK:
             raise answer.error(None)
 

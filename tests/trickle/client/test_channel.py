@@ -62,8 +62,9 @@ def test_a_channel_is_created_looked_at_and_ended(server: LocalServer) -> None:
 def test_a_missing_channel_is_an_error(server: LocalServer) -> None:
     """Asking for its head fails, and so does ending it."""
     missing = Channel(url(server, "missing"))
-    assert isinstance(fails(missing.head()), ChannelNotFound)
-    assert isinstance(fails(missing.end()), ChannelNotFound)
+    for error in (fails(missing.head()), fails(missing.end())):
+        assert isinstance(error, ChannelNotFound)
+        assert str(error) == "channel not found (HTTP 404)"  # also where the protocol's status for it is 400
 
 
 def test_a_refusal_is_an_error(server: LocalServer) -> None:
