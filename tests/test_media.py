@@ -491,6 +491,13 @@ async def test_a_function_is_something_that_can_be_called() -> None:
         await relay(url, url, 3)  # type: ignore[arg-type]
 
 
+async def test_statistics_of_another_kind_are_refused() -> None:
+    """Before anything is read."""
+    url = "http://127.0.0.1:1/trickle/c"
+    with pytest.raises(InvalidInput, match=r"^statistics is a RelayStatistics, not int$"):
+        await relay(url, url, lambda picture: picture, statistics=3)  # type: ignore[arg-type]
+
+
 async def test_an_unknown_option_is_one_of_the_called_function() -> None:
     """Nothing is begun, and the message names what the program called."""
     url, bogus = "http://127.0.0.1:1/trickle/c", {"bogus": 1}

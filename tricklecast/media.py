@@ -144,6 +144,8 @@ async def relay(
     """
     if not callable(function):
         raise InvalidInput(f"function takes a picture and returns one, and {function!r} cannot be called")
+    if not isinstance(statistics, RelayStatistics | None):
+        raise InvalidInput(f"statistics is a RelayStatistics, not {type(statistics).__name__}")
     counts = RelayStatistics() if statistics is None else statistics
     sound: Literal["packets", False] = "packets" if audio else False
     options: SourceOptions = subscriber or {}

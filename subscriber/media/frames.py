@@ -186,10 +186,14 @@ def frames(
         raise InvalidInput(f"when_full is 'wait' or 'drop', not {when_full!r}")
     if video == "packets" and (when_full == "drop" or any(one is not None for one in (format, size, batch))):
         raise InvalidInput("packets of pictures have no arrays, and none can be dropped: others refer to it")
+    if not video and (format is not None or size is not None):
+        raise InvalidInput("format and size are those of pictures, and video is False")
     check_number("batch", batch, at_least=1, at_most=BATCH, whole=True, or_none=True)
     if batch is not None and kinds != {"video"}:
         raise InvalidInput("a batch has pictures alone: read sound with another reader")
     check_number("batch_s", batch_s, at_least=0, or_none=True)
+    if batch is None and batch_s != BATCH_S:
+        raise InvalidInput("batch_s is how long a picture waits for its batch: pass batch, too")
     check_number("threads", threads, at_least=1, at_most=THREADS, whole=True, or_none=True)
     if size is not None:
         _check_size(size)

@@ -94,8 +94,11 @@ def server_url(url: str) -> str:
     """Reduce any URL on a server to ``scheme://authority``.
 
     Raises:
+        InvalidInput: the URL is no text.
         InvalidURL: the URL does not name a server, or httpx cannot send a request to it.
     """
+    if not isinstance(url, str):  # not in the message, where a part of it may be a password
+        raise InvalidInput(f"the server's URL is a text, not {type(url).__name__}")
     root = parse_server_url(url)
     _check_sendable(url, root)
     return root

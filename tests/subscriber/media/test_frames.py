@@ -1089,6 +1089,10 @@ async def test_auto_decodes_without_a_device_and_says_so_once(url: str, tmp_path
         ({"threads": 0}, "threads"),
         ({"size": (0, 5)}, "width in size"),
         ({"size": (16_384, 16_384)}, "width in size must be .* at most 16000"),
+        ({"batch_s": 0.5}, "pass batch, too"),
+        ({"batch_s": None}, "pass batch, too"),
+        ({"size": (64, 64), "video": False, "audio": True}, "format and size are those of pictures"),
+        ({"format": "gray", "video": False, "audio": True}, "format and size are those of pictures"),
         ({"size": 5}, r"as in \(640, 360\), not 5"),
     ],
 )
