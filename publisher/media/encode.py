@@ -18,6 +18,7 @@ from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from fractions import Fraction
+from itertools import takewhile
 from typing import TYPE_CHECKING, Any, Final, Literal, TypeAlias, cast, get_args
 
 from tricklecast.publisher.media.source import MediaSource
@@ -225,10 +226,12 @@ class Encoder(ABC):
             frame.time_base = frame.time_base or CLOCK
             frame.pts = round((self._expected or 0) / frame.time_base)
         begin = frame.pts * frame.time_base
+        if self._has_jumped(begin):
+            ahead = self._noted_ahead(begin)
+            yield from self.restart()
+            self._captured.extend(ahead)
         if captured_us is not None:
             self.note(begin, captured_us)
-        if self._has_jumped(begin):
-            yield from self.restart()
         yield from self._encoded(frame, begin)
 
     def note(self, time: Fraction, captured_us: int) -> None:
@@ -243,6 +246,7 @@ class Encoder(ABC):
         self._context = CodecContext.create(self._encoder, "w")
         self._configure(self._context)
         self._expected = None
+        self._captured.clear()  # media times may come again, with other times of capture
 
     def close(self) -> None:
         """Free it."""
@@ -253,6 +257,13 @@ class Encoder(ABC):
             packet.stream = self.stream
             packet.opaque = None if packet.pts is None else self._captured_at(packet.pts * packet.time_base)
             yield packet
+
+    def _noted_ahead(self, begin: Fraction) -> list[tuple[int, int]]:
+        """The known times of capture of the place that begins there: a decoder may hold its frames back."""
+        here, before = round(begin * 1_000_000), round((self._expected or begin) * 1_000_000)
+        notes = reversed(self._captured)
+        ahead = list(takewhile(lambda known: abs(known[0] - here) <= abs(known[0] - before), notes))
+        return ahead[::-1]
 
     def _captured_at(self, time: Fraction) -> int | None:
         """When that was captured, judged by the nearest known time."""

@@ -10,7 +10,7 @@ from __future__ import annotations
 import logging
 import time
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from fractions import Fraction
 from types import TracebackType
@@ -39,6 +39,7 @@ from tricklecast.trickle.client.arguments import URLs, check_number, check_optio
 from tricklecast.trickle.client.reports import Event, Reporter
 from tricklecast.trickle.client.tasks import BackgroundTask, Notifier, first_error
 from tricklecast.trickle.errors import ClosedHere, InvalidInput, LocalProtocolError
+from tricklecast.trickle.media.timeline import CLOCK_HZ, MAX_BACK, MAX_JUMP
 from tricklecast.trickle.pyav import codec_name, copied, need_pyav
 
 if TYPE_CHECKING:
@@ -64,6 +65,10 @@ ITEMS_AHEAD: Final = 256
 
 START_S: Final = 1.0
 """The first segment waits this many seconds for a frame of each announced stream, so that its tables name them all."""
+
+APART_S: Final = 0.2
+"""Where the times of capture that a program gives and those of the media go apart by more than this, in seconds, a
+segment begins: each one tells the time of its first frame only, and readers count on from there."""
 
 _TRACKS: Final = {"video": 0, "audio": 1}
 
@@ -131,6 +136,7 @@ class _Item:
     pts: int | None = None
     time_base: Fraction | None = None
     stream: Stream | None = None  # of a packet, which is encoded already
+    is_told: bool = False  # the program has said when it was captured
 
     @property
     def is_picture(self) -> bool:
@@ -303,7 +309,7 @@ class MediaPublisher:
             now = time.monotonic_ns()
             self._begun_ns = self._begun_ns or now
             pts, time_base = (now - self._begun_ns) // 1000, Fraction(1, 1_000_000)
-        await self._add(_Item(kind, frame, _unix_us(captured_at), pts, time_base))
+        await self._add(_Item(kind, frame, _unix_us(captured_at), pts, time_base, is_told=captured_at is not None))
 
     async def write_packet(self, packet: Packet[Stream], *, captured_at: float | None = None) -> None:
         """Publish a packet that is encoded already. It belongs to the publisher then, and is never dropped alone.
@@ -325,7 +331,9 @@ class MediaPublisher:
             raise InvalidInput(f"{self._pipeline.segmenter.container.name} cannot carry such a packet ({codec})")
         if packet.size:  # the empty packet at the end of a file is for decoders
             kept = self._pipeline.kept(stream)
-            await self._add(_Item(stream.type, packet, _unix_us(captured_at), stream=kept))
+            await self._add(
+                _Item(stream.type, packet, _unix_us(captured_at), stream=kept, is_told=captured_at is not None)
+            )
 
     async def _add(self, item: _Item) -> None:
         self._check()
@@ -410,6 +418,26 @@ class MediaPublisher:
             self._tell(level)
 
 
+class _Joints:
+    """Finds the places in a stream where its times of capture do not go on as its media does."""
+
+    def __init__(self) -> None:
+        self._before: tuple[float, float] | None = None  # media and capture times, in seconds
+
+    def is_one(self, frame: Any, captured_us: object) -> bool:
+        """Whether one is in front of this frame or packet."""
+        if frame.pts is None or not frame.time_base or not isinstance(captured_us, int):
+            return False
+        time_s, captured_s = float(frame.pts * frame.time_base), captured_us / 1e6
+        before, self._before = self._before, (time_s, captured_s)
+        if before is None:
+            return False
+        passed_s = time_s - before[0]
+        # The time line goes on behind the last frame where the media's times go back, or jump too far.
+        goes_on = -MAX_BACK <= passed_s * CLOCK_HZ <= MAX_JUMP
+        return not goes_on or abs(captured_s - before[1] - passed_s) > APART_S
+
+
 class _Pipeline:
     """Encodes frames and divides the packets into segments; blocks."""
 
@@ -423,6 +451,8 @@ class _Pipeline:
         self._announced: dict[str, tuple[Stream, Stream]] = {}
         self._streams: dict[str, Stream] = {}
         self._held: list[tuple[str, Packet[Stream]]] = []
+        self._pictures, self._leading = _Joints(), _Joints()  # of those to encode, and of the leading stream's packets
+        self._joints: set[Packet[Stream]] = set()  # those of the held ones that stand behind one
         self._first_us: int | None = None
         self._is_started = False
         self._goes_on = False  # the pictures of the next start are those of the segment under way
@@ -459,8 +489,9 @@ class _Pipeline:
         try:
             steps = self._resized(item) if item.is_picture else []
             for packet in self._packets(item):
+                self._find_joint(item, packet)
                 if self._waits and item.kind == "video" and not packet.is_keyframe:
-                    steps += self.segmenter.add(_TRACKS[item.kind], packet)
+                    steps += self._added(item.kind, packet)
                 elif self._waits and item.kind == "video":
                     self._held.insert(0, (item.kind, packet))  # the segment begins with it
                     self._waits = False
@@ -517,10 +548,23 @@ class _Pipeline:
         if item.pts is not None:
             data.pts, data.time_base = item.pts, item.time_base
         encoder = self._encoders.get(item.kind)
+        if item.is_told and isinstance(encoder, VideoEncoder) and self._pictures.is_one(data, item.captured_us):
+            encoder.begin_group()
         if encoder is None:
             encoder = self._encoders[item.kind] = encoder_for(data, self._encoding, self._rate)
         self._take(item.kind, encoder.stream)
         return list(encoder.encode(data, item.captured_us))
+
+    def _find_joint(self, item: _Item, packet: Packet[Stream]) -> None:
+        is_lead = item.kind == ("video" if "video" in self._streams else "audio")
+        if is_lead and item.is_told and self._leading.is_one(packet, packet.opaque):
+            self._joints.add(packet)
+
+    def _added(self, kind: str, packet: Packet[Stream]) -> Iterator[Step]:
+        if packet in self._joints:
+            self._joints.remove(packet)
+            self.segmenter.cut()
+        return self.segmenter.add(_TRACKS[kind], packet)
 
     def _take(self, kind: str, stream: Stream) -> None:
         """Let the next segment have this stream.
@@ -549,7 +593,7 @@ class _Pipeline:
             self.segmenter.start(streams, goes_on=self._goes_on)
             self._is_started, self._waits, self._goes_on = True, False, False
         for kind, packet in self._held:
-            steps += self.segmenter.add(_TRACKS[kind], packet)
+            steps += self._added(kind, packet)
         self._held.clear()
         return steps
 

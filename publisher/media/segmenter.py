@@ -94,6 +94,7 @@ class Segmenter:
         self._max_bytes = MAX_BYTES
         self._text_left_out = 0
         self._is_forced = False  # the segment under way did not begin at a keyframe
+        self._is_cut = False  # it ends as soon as another one can begin
         self.forced = 0  # segments so far that ended for their size
         self.blind = 0  # packets so far that were left out in front of a first keyframe
         self.is_blind = False  # the newest one is among them
@@ -209,6 +210,10 @@ class Segmenter:
         """
         self._max_bytes = max(MIN_BYTES, min(self._max_bytes, size) // 2)
 
+    def cut(self) -> None:
+        """End the segment under way in front of the next keyframe, however short it is."""
+        self._is_cut = True
+
     def finish(self) -> Iterator[Step]:
         """The rest of all streams; a stream that began too late for the segment under way gets a segment of its own."""
         yield from self.end(last=True)
@@ -217,7 +222,8 @@ class Segmenter:
 
     def end(self, *, last: bool) -> Iterator[Step]:
         """The rest of the segment under way."""
-        self._begun_at, self._has_lead, self._size, self._is_forced = None, False, 0, False
+        self._begun_at, self._has_lead, self._size = None, False, 0
+        self._is_forced = self._is_cut = False
         if self._muxer is not None and (data := self._muxer.end(last=last)):
             yield Chunk(data)
 
@@ -243,7 +249,7 @@ class Segmenter:
         length_s = (dts - self._begun_at) / CLOCK_HZ
         if begins and (self._has_lead or self._is_forced):
             least_s = self._min_segment_s - TOLERANCE_S if self._leads_video else self._segment_s
-            return self._is_forced or length_s >= least_s
+            return self._is_forced or self._is_cut or length_s >= least_s
         if track not in self._sounds or self._quiet_since is None:
             return self._leader != self._lead
         return self._leads_video and self._have_stopped(dts) and length_s >= self._segment_s

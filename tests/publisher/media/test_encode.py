@@ -133,6 +133,21 @@ def test_pictures_that_go_back_begin_anew_or_are_counted(second_at: list[int], o
     assert [at for at, packet in enumerate(packets) if packet.is_keyframe] == ([0] if out_of_order else [0, 8])
 
 
+@pytest.mark.parametrize("ahead", [0, 3])
+def test_times_of_capture_are_those_of_the_place_in_time(ahead: int) -> None:
+    """Where media times come again, also if a decoder knows some of them before its frames come out."""
+    encoder = opened()
+    noted = [(Fraction(at % 10, 25), 1_000_000_000 * (1 + at // 10) + at % 10 * 40_000) for at in range(20)]
+    for known in noted[:ahead]:
+        encoder.note(*known)
+    found = []
+    for number, (time, _) in enumerate(noted):
+        for known in noted[number + ahead : number + ahead + 1]:
+            encoder.note(*known)
+        found += [packet.opaque for packet in encoder.encode(picture(time))]
+    assert all(abs(cast(int, opaque) - captured) < 20 for opaque, (_, captured) in zip(found, noted, strict=True))
+
+
 def test_a_bitrate_is_kept() -> None:
     """Over every second, also by pictures that change entirely."""
     encoder = opened(coding=Encoding(200_000, 1.0, "superfast"))

@@ -358,6 +358,42 @@ async def test_a_clip_that_is_played_again_goes_on(server: RunningServer) -> Non
     assert publisher.statistics().frames_dropped == 0
 
 
+@pytest.mark.parametrize("container", ["mpegts", "fmp4"])
+@pytest.mark.parametrize(("jump_s", "captured_later_s"), [(0, 5), (5, 0), (5, 5), (20, 20), (-1, 100), (-1, 0.04)])
+async def test_times_of_capture_that_jump_begin_a_segment(
+    server: RunningServer, container: ContainerName, jump_s: int, captured_later_s: float
+) -> None:
+    """Every frame has the one that the program gave, on either side of the jump."""
+    url, told = urls(server)("jump"), list[float]()
+    with anyio.fail_after(WITHIN_S):
+        async with MediaPublisher(url, container=container, when_full="wait", fps=25) as publisher:
+            for number in range(70):
+                behind = number >= 40
+                told.append(1e9 + number / 25 + behind * captured_later_s)
+                at = 50 + number + behind * jump_s * 25
+                await publisher.write(picture(number), pts=at, time_base=TICK, captured_at=told[-1])
+        found = [frame.captured_at async for frame in frames(url, start="earliest")]
+    assert found == pytest.approx(told, rel=0, abs=0.005)
+
+
+async def test_times_of_capture_of_sound_that_jump_begin_a_segment(server: RunningServer) -> None:
+    """Where there are no pictures; to a packet."""
+    url = urls(server)("sound-jump")
+    with anyio.fail_after(WITHIN_S):
+        async with MediaPublisher(url, video=False, audio=True, when_full="wait") as publisher:
+            for number in range(50):
+                captured_at = 1e9 + number / 25 + (number >= 40) * 5
+                await publisher.write(sound(number), captured_at=captured_at)
+        found = [frame async for frame in frames(url, start="earliest", audio=True)]
+    begun = found[0].time
+    for frame in found:
+        passed_s = frame.time - begun
+        captured_at = cast(float, frame.captured_at) - 1e9 - passed_s
+        assert min(abs(captured_at), abs(captured_at - 5)) < 0.05
+        assert abs(captured_at) < 0.05 or passed_s > 39 / 25
+        assert abs(captured_at) > 0.05 or passed_s < 41 / 25
+
+
 def test_what_was_dropped_for_several_reasons_names_all() -> None:
     """In one line."""
     assert str(FramesDropped(6, 2, 1)) == (
