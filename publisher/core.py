@@ -501,6 +501,10 @@ class Plan:
     def _on_busy(self, ticket: Ticket, error: ChannelBusy, progress: Progress) -> RetryAfter | Stop:
         """409 to ``Lp-Trickle-If-Idle``: another client publishes here, or has a moment ago."""
         if self._published:
+            if progress.held and error.latest is not None and error.latest <= self.numbering.confirmed:
+                # It knows less of the channel than this publisher has published since: a proxy has held it back, and
+                # the wait that it asks for is over.
+                return RetryAfter(self._retries.delay_s(self._rng), error=error)
             return self._stop(Superseded(error.status, seq=ticket.seq, detail=error.detail, latest=error.latest))
         is_next = progress.now >= self._busy_until
         self._busy += is_next

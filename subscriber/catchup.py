@@ -139,7 +139,7 @@ class CatchUp:
             seq = self._further(asked, oldest, window, row)
         else:
             seq = window.head - 1
-        if wanted_before is not None and max(asked, oldest) <= wanted_before <= window.head:
+        if wanted_before is not None and max(asked + 1, oldest) <= wanted_before <= window.head:
             seq, from_head = wanted_before, False
         seq = min(max(seq, asked + 1, oldest), window.head)
         from_head = from_head and seq < window.head and (earliest is not None or seq == window.head - 1)

@@ -689,7 +689,9 @@ class Cursor:
         retry = self._retry(error, answer.retry_after_s, rng)
         if isinstance(retry, Stop):
             return retry
-        kept = latest if earliest is None else min(earliest, latest)
+        life = answer.life
+        is_own = life is not None and life.name == self._numbering.life  # what is kept of it was read
+        kept = latest if earliest is None or is_own else min(earliest, latest)
         # A number of the user's that does not exist yet is no past that was lost: it begins at the head.
         has_past = self._follows or self._takes_any
         seq = kept if self._on_lag is OnLag.EARLIEST and has_past else latest

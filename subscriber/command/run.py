@@ -404,6 +404,7 @@ class Report:
     def __init__(self, screen: Screen | None = None, sink: Output | None = None) -> None:
         self._screen = screen or Screen()
         self._sink = sink
+        self._turn = anyio.Lock()  # two tasks may tell something at once, and one descriptor has one waiter
 
     async def tell(self, event: str, *lines: str, **fields: object) -> None:
         """Something happened.
@@ -421,8 +422,9 @@ class Report:
                 self.say(line)
             return
         head = {"v": VERSION, "event": event, "time": time.time()}
-        await self._sink.write(json.dumps(_rounded(head | fields), ensure_ascii=False).encode() + b"\n")
-        await self._sink.end()
+        async with self._turn:
+            await self._sink.write(json.dumps(_rounded(head | fields), ensure_ascii=False).encode() + b"\n")
+            await self._sink.end()
 
     def say(self, line: str) -> None:
         if self._sink is None:

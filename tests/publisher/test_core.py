@@ -1122,3 +1122,13 @@ def test_who_comes_after_the_first_segment_has_taken_over() -> None:
     assert not plan.owns_channel
     plan, _ = started()
     assert isinstance(plan.on_delete(busy(), 0.0), Stop)
+
+
+def test_a_refusal_from_before_the_first_segment_is_tried_again() -> None:
+    """A proxy held it back: its head is no further than what was published since. A body that is gone ends it."""
+    plan, ticket = started(9)
+    decision = plan.on_post(ticket, busy(2), WAITING)
+    assert isinstance(decision, RetryAfter)
+    assert 0 < decision.delay_s < 2, "the time for which it says to wait is over"
+    assert not decision.holds
+    assert isinstance(plan.on_post(ticket, busy(2), GONE), Stop)

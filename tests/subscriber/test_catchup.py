@@ -149,6 +149,12 @@ class TestTooLateAgain:
         assert reader.step(14, 9, before=10)[:2] == (10, None)
         assert reader.step(30, 21, before=10)[:2] == (29, wire.SEQ_CURRENT), "it has left the window, too"
 
+    def test_a_live_reader_goes_to_the_head_from_there(self) -> None:
+        """It asked for that segment, and that has left the window, too."""
+        reader = Reader(reads_all=False)
+        reader.asked = 14
+        assert reader.step(28, before=14).seq == 27
+
 
 class TestHole:
     """The window holds older segments than the wanted one: its publisher left it out."""

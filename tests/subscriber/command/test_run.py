@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import io
 import json
+import os
 import re
 from dataclasses import fields
 from functools import partial
@@ -11,6 +12,7 @@ from pathlib import Path
 from typing import Any
 
 import anyio
+import anyio.lowlevel
 import pytest
 
 from tests.publisher.media.clips import make_clip
@@ -29,7 +31,7 @@ from tricklecast.subscriber.events import SubscriberStatistics
 from tricklecast.subscriber.media.joiner import NothingToWrite, Undescribed
 from tricklecast.subscriber.relay.target import ConnectionBroke
 from tricklecast.subscriber.segment import Segment, Shortened
-from tricklecast.subscriber.sinks import FileSink, Output, SinkClosed, SinkFailed
+from tricklecast.subscriber.sinks import FileSink, Output, PipeSink, SinkClosed, SinkFailed
 from tricklecast.trickle import errors
 from tricklecast.trickle.errors import ChannelNotFound, InvalidInput, Position, Refused, SegmentMissing, TrickleError
 from tricklecast.trickle.pyav import MissingPyAV
@@ -526,6 +528,31 @@ def kinds(kind: type[TrickleError]) -> set[type[TrickleError]]:
     is_ours = kind.__module__.startswith(("tricklecast.subscriber.", "tricklecast.trickle."))
     here = {kind} if is_ours and ".gateway." not in kind.__module__ else set()
     return here.union(*(kinds(below) for below in kind.__subclasses__()))
+
+
+@pytest.mark.parametrize("turns", range(6))
+def test_two_tasks_tell_programs_at_once(turns: int) -> None:
+    """One after the other: a pipe has one writer that waits for room, whenever the second one comes."""
+
+    reader, writer = os.pipe()
+
+    async def main() -> None:
+        report = Report(sink=PipeSink(writer))
+
+        async def later() -> None:
+            for _ in range(turns):
+                await anyio.lowlevel.checkpoint()
+            await report.tell("gap")
+
+        with anyio.fail_after(60):
+            async with anyio.create_task_group() as group:
+                group.start_soon(report.tell, "retry")
+                group.start_soon(later)
+
+    run(main)
+    os.close(writer)
+    with open(reader) as told:
+        assert sorted(json.loads(line)["event"] for line in told) == ["gap", "retry"]
 
 
 def test_errors_have_names_that_can_be_imported() -> None:
