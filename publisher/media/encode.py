@@ -324,7 +324,6 @@ class VideoEncoder(Encoder):
         if self._last is not None and time <= self._last:
             self.out_of_order += 1
             return
-        self._last, self._expected = time, begin + 1 / self._shape.rate
         picture = self._reformatter.reformat(
             frame,
             self._shape.width,
@@ -340,6 +339,7 @@ class VideoEncoder(Encoder):
         picture.pict_type = PictureType.I if self._is_keyframe(begin) else PictureType.NONE
         packets = self._context.encode(picture)
         frame.pts, frame.time_base, frame.duration = own  # it may be the same object, and is the caller's
+        self._last, self._expected = time, begin + 1 / self._shape.rate
         yield from self._packets(packets)
 
     def _is_keyframe(self, time: Fraction) -> bool:

@@ -11,8 +11,10 @@ import logging
 import time
 from collections import deque
 from collections.abc import Callable, Iterator
+from contextlib import suppress
 from dataclasses import dataclass
 from fractions import Fraction
+from operator import index
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, Final, Literal, Self, TypeAlias, Unpack, cast
 
@@ -39,7 +41,8 @@ from tricklecast.trickle.client.arguments import URLs, check_number, check_optio
 from tricklecast.trickle.client.reports import Event, Reporter
 from tricklecast.trickle.client.tasks import BackgroundTask, Notifier, first_error
 from tricklecast.trickle.errors import ClosedHere, InvalidInput, LocalProtocolError
-from tricklecast.trickle.media.timeline import CLOCK_HZ, MAX_BACK, MAX_JUMP
+from tricklecast.trickle.media.clock import UNIX_S
+from tricklecast.trickle.media.timeline import CLOCK_HZ, MAX_BACK, MAX_JUMP, fraction
 from tricklecast.trickle.pyav import codec_name, copied, need_pyav
 
 if TYPE_CHECKING:
@@ -66,6 +69,15 @@ ITEMS_AHEAD: Final = 256
 START_S: Final = 1.0
 """The first segment waits this many seconds for a frame of each announced stream, so that its tables name them all."""
 
+MAX_REFUSED: Final = 8
+"""If this many frames in a row cannot be encoded, no other one can."""
+
+MAX_SIDE: Final = 16_384
+"""x264 takes no picture with a longer side, in pixels, and libavutil none with much more than 2**28 of them."""
+
+MAX_TIME_S: Final = 10**12
+"""Times up to this many seconds fit into 64 bits also in microseconds, as filters count."""
+
 APART_S: Final = 0.2
 """Where the times of capture that a program gives and those of the media go apart by more than this, in seconds, a
 segment begins: each one tells the time of its first frame only, and readers count on from there."""
@@ -74,20 +86,24 @@ _TRACKS: Final = {"video": 0, "audio": 1}
 
 
 class FramesDropped(Event):
-    """Pictures were dropped, because the encoder was too slow for them, or frames and packets that have no place.
+    """Pictures were dropped, because the encoder was too slow for them, or frames and packets were left out.
 
     Attributes:
         count: in all, since the start.
         undecodable: of them, packets that came in front of their stream's first keyframe.
         out_of_order: of them, pictures and pieces of sound that were not later than those before.
+        refused: of them, frames that could not be encoded, and packets that do not fit.
+        reason: why the newest of these could not be.
     """
 
     count: int
     undecodable: int = 0
     out_of_order: int = 0
+    refused: int = 0
+    reason: str = ""
 
     def __str__(self) -> str:
-        slow = self.count - self.undecodable - self.out_of_order
+        slow = self.count - self.undecodable - self.out_of_order - self.refused
         reasons = [f"the encoder is too slow: {count(slow, 'picture')} dropped so far"] if slow else []
         if self.undecodable:
             packets = count(self.undecodable, "packet")
@@ -95,6 +111,8 @@ class FramesDropped(Event):
         if self.out_of_order:
             frames = count(self.out_of_order, "frame")
             reasons.append(f"times go back: {frames} not later than those before left out so far")
+        if self.refused:
+            reasons.append(f"{self.reason}: {count(self.refused, 'frame')} left out so far")
         return "; ".join(reasons)
 
 
@@ -109,7 +127,7 @@ class MediaStatistics:
         frames: frames and packets that were taken.
         frames_dropped: pictures that were dropped, because the encoder was too slow, packets that were left out,
             because they came in front of their stream's first keyframe, and frames that were not later than those
-            before.
+            before, or could not be encoded.
         segments: segments that the server has confirmed.
         segments_dropped: segments that were given up, because the network was too slow.
         segments_lost: segments that failed.
@@ -234,7 +252,7 @@ class MediaPublisher:
         self._error: Exception | None = None
         self._begun_ns: int | None = None
         self._taken = self._dropped = 0
-        self._undecodable = self._out_of_order = 0  # that were told
+        self._undecodable = self._out_of_order = self._refused = 0  # that were told
         # Not anyio's own limiter, whose 40 threads the program may keep busy: live media would be dropped meanwhile.
         self._threads = anyio.CapacityLimiter(1)
 
@@ -243,7 +261,10 @@ class MediaPublisher:
         totals = Totals() if self._feed is None else self._feed.totals
         return MediaStatistics(
             frames=self._taken,
-            frames_dropped=self._dropped + self._pipeline.segmenter.blind + self._pipeline.out_of_order,
+            frames_dropped=self._dropped
+            + self._pipeline.segmenter.blind
+            + self._pipeline.out_of_order
+            + self._pipeline.refused,
             segments=totals.segments,
             segments_dropped=totals.dropped,
             segments_lost=totals.lost,
@@ -289,14 +310,18 @@ class MediaPublisher:
     ) -> None:
         """Publish a picture or a piece of sound. It must not be changed afterwards.
 
+        A frame that turns out in the encoder to be one that cannot be encoded is left out and told
+        (:class:`FramesDropped`); several in a row are the error of the next call.
+
         Args:
             frame: a numpy array (HxWx3, uint8, RGB), an ``av.VideoFrame`` or an ``av.AudioFrame``.
             pts: its time, in ticks of ``time_base``, instead of its own.
             time_base: seconds per tick.
-            captured_at: when it was captured, in seconds of Unix time; ``None``: now.
+            captured_at: when it was captured, in seconds of Unix time, between 1968 and 2104; ``None``: now.
 
         Raises:
-            InvalidInput: the frame cannot be encoded, or this build of PyAV has no encoder for it.
+            InvalidInput: it is no frame that can be encoded, or an argument is wrong: the next frame may be written.
+                No frame can be encoded, as this build of PyAV has no encoder for them.
             LocalProtocolError: the publisher is not open yet. ClosedHere: it was closed.
             TrickleError: the publisher cannot go on, as in :meth:`tricklecast.publisher.SegmentWriter.write`.
         """
@@ -305,7 +330,14 @@ class MediaPublisher:
         kind = "audio" if hasattr(frame, "samples") else "video"
         if kind == "video":
             _check_picture(frame)
-        if pts is None and getattr(frame, "pts", None) is None:
+        else:
+            _check_sound(frame)
+        own = getattr(frame, "pts", None)
+        if pts is not None:
+            pts = _checked_time(pts, time_base)
+        elif own is not None:
+            _checked_time(own, getattr(frame, "time_base", None) or Fraction(1, CLOCK_HZ))
+        else:
             now = time.monotonic_ns()
             self._begun_ns = self._begun_ns or now
             pts, time_base = (now - self._begun_ns) // 1000, Fraction(1, 1_000_000)
@@ -351,9 +383,10 @@ class MediaPublisher:
 
     def _tell(self, level: int) -> None:
         self._undecodable = self._pipeline.segmenter.blind
-        out_of_order = self._pipeline.out_of_order
-        dropped = self._dropped + self._undecodable + out_of_order
-        self._report.report(FramesDropped(dropped, self._undecodable, out_of_order), level)
+        out_of_order, refused = self._pipeline.out_of_order, self._pipeline.refused
+        dropped = self._dropped + self._undecodable + out_of_order + refused
+        reason = str(self._pipeline.refusal or "")
+        self._report.report(FramesDropped(dropped, self._undecodable, out_of_order, refused, reason), level)
 
     async def _room(self, item: _Item) -> None:
         while len(self._waiting) >= ITEMS_AHEAD or (item.is_picture and len(self._pictures()) >= PICTURES_AHEAD):
@@ -401,6 +434,9 @@ class MediaPublisher:
                 if not self._pipeline.segmenter.is_blind:
                     self._tell_undecodable()
                 self._tell_out_of_order()
+                self._tell_refused()
+            if self._pipeline.refusal is not None and not self._pipeline.has_worked:
+                raise self._pipeline.refusal  # not a single frame could be encoded
             for step in await to_thread.run_sync(self._pipeline.finish, limiter=self._threads):
                 await send.send(step)
             self._tell_undecodable()
@@ -416,6 +452,19 @@ class MediaPublisher:
             level = logging.DEBUG if self._out_of_order else logging.WARNING
             self._out_of_order = frames
             self._tell(level)
+
+    def _tell_refused(self) -> None:
+        """Tell of each frame; the first one is a warning.
+
+        Raises:
+            InvalidInput: too many were refused in a row: another one would be, too.
+        """
+        if (frames := self._pipeline.refused) > self._refused:
+            level = logging.DEBUG if self._refused else logging.WARNING
+            self._refused = frames
+            self._tell(level)
+            if self._pipeline.refused_in_a_row >= MAX_REFUSED and self._pipeline.refusal is not None:
+                raise self._pipeline.refusal
 
 
 class _Joints:
@@ -439,7 +488,14 @@ class _Joints:
 
 
 class _Pipeline:
-    """Encodes frames and divides the packets into segments; blocks."""
+    """Encodes frames and divides the packets into segments; blocks.
+
+    Attributes:
+        refused: frames and packets so far that could not be encoded, or do not fit.
+        refused_in_a_row: those of them that came last.
+        refusal: why the newest of them could not.
+        has_worked: another frame could.
+    """
 
     def __init__(self, segmenter: Segmenter, kinds: set[str], encoding: Encoding, rate: Fraction) -> None:
         self.segmenter = segmenter
@@ -448,6 +504,9 @@ class _Pipeline:
         self._rate = rate
         self._encoders: dict[str, Encoder] = {}
         self._out_of_order = 0  # of encoders that are closed
+        self.refused = self.refused_in_a_row = 0
+        self.refusal: InvalidInput | None = None
+        self.has_worked = False
         self._announced: dict[str, tuple[Stream, Stream]] = {}
         self._streams: dict[str, Stream] = {}
         self._held: list[tuple[str, Packet[Stream]]] = []
@@ -477,48 +536,54 @@ class _Pipeline:
         return known[1]
 
     def feed(self, item: _Item) -> list[Step]:
-        """Take a frame or a packet.
-
-        Raises:
-            InvalidInput: it cannot be encoded.
-        """
+        """Take a frame or a packet. One that cannot be encoded, or does not fit, is left out and counted."""
         from av.error import FFmpegError
 
         if self._first_us is None:
             self._first_us = item.captured_us
+        steps: list[Step] = []
         try:
-            steps = self._resized(item) if item.is_picture else []
-            for packet in self._packets(item):
-                self._find_joint(item, packet)
-                if self._waits and item.kind == "video" and not packet.is_keyframe:
-                    steps += self._added(item.kind, packet)
-                elif self._waits and item.kind == "video":
-                    self._held.insert(0, (item.kind, packet))  # the segment begins with it
-                    self._waits = False
-                else:
-                    self._held.append((item.kind, packet))
-            if self._waits and len(self._held) < ITEMS_AHEAD:
-                return steps
-            is_late = item.captured_us - self._first_us >= START_S * 1_000_000 or len(self._held) >= ITEMS_AHEAD
-            if self._is_started or is_late or self._streams.keys() >= self._kinds:
-                steps += self._released()
-            return steps
-        except (FFmpegError, ValueError) as error:
-            shape = getattr(item.data, "shape", None)  # of an array that is too large for a frame of PyAV
-            size = f" ({shape[1]}x{shape[0]})" if shape else ""
-            raise InvalidInput(f"cannot encode this {item.kind}{size}: {error}") from error
+            self._take_in(item, steps)
+            self.refused_in_a_row, self.has_worked = 0, True
+        except (FFmpegError, ValueError, ArithmeticError, InvalidInput) as error:
+            self.refused += 1
+            self.refused_in_a_row += 1
+            problem = f"cannot encode this {item.kind}" if item.stream is None else f"this {item.kind} does not fit"
+            self.refusal = InvalidInput(f"{problem}: {error}")
+        return steps
+
+    def _take_in(self, item: _Item, steps: list[Step]) -> None:
+        if item.is_picture:
+            self._resize(item, steps)
+        for packet in self._packets(item):
+            self._find_joint(item, packet)
+            if self._waits and item.kind == "video" and not packet.is_keyframe:
+                steps += self._added(item.kind, packet)
+            elif self._waits and item.kind == "video":
+                self._held.insert(0, (item.kind, packet))  # the segment begins with it
+                self._waits = False
+            else:
+                self._held.append((item.kind, packet))
+        if self._waits and len(self._held) < ITEMS_AHEAD:
+            return
+        assert self._first_us is not None
+        is_late = item.captured_us - self._first_us >= START_S * 1_000_000 or len(self._held) >= ITEMS_AHEAD
+        if self._is_started or is_late or self._streams.keys() >= self._kinds:
+            self._release(steps)
 
     def finish(self) -> list[Step]:
         """The rest."""
         for kind, encoder in self._encoders.items():
             self._held += [(kind, packet) for packet in encoder.restart()]
-        steps = self._released() if self._streams else []
+        steps: list[Step] = []
+        if self._streams:
+            self._release(steps)
         steps += self.segmenter.finish()
         for encoder in self._encoders.values():
             encoder.close()
         return steps
 
-    def _resized(self, item: _Item) -> list[Step]:
+    def _resize(self, item: _Item, steps: list[Step]) -> None:
         """Where pictures have another size from now on, end the segment: the next one has an encoder of its own."""
         from av.video.frame import VideoFrame
 
@@ -532,12 +597,12 @@ class _Pipeline:
         encoder = None if self._size == size else self._encoders.pop(item.kind, None)
         self._size = size
         if encoder is None:
-            return []
+            return
         self._held += [(item.kind, packet) for packet in encoder.restart()]
-        steps = [*self._released(), *self.segmenter.finish()]
+        self._release(steps)
+        steps += self.segmenter.finish()
         self._out_of_order += encoder.out_of_order
         encoder.close()
-        return steps
 
     def _packets(self, item: _Item) -> list[Packet[Stream]]:
         data = item.data
@@ -585,17 +650,18 @@ class _Pipeline:
                 self._waits = self._goes_on = True
         self._is_started = False
 
-    def _released(self) -> list[Step]:
-        steps: list[Step] = []
+    def _release(self, steps: list[Step]) -> None:
         if not self._is_started:
             steps += [*self.segmenter.finish(), SegmentEnd()]
             streams = {_TRACKS[kind]: stream for kind, stream in self._streams.items()}
             self.segmenter.start(streams, goes_on=self._goes_on)
             self._is_started, self._waits, self._goes_on = True, False, False
-        for kind, packet in self._held:
-            steps += self._added(kind, packet)
-        self._held.clear()
-        return steps
+        held, self._held = deque(self._held), []
+        try:
+            while held:
+                steps += self._added(*held.popleft())
+        finally:
+            self._held[:0] = held  # behind one that does not fit
 
 
 def _described(sound: Stream) -> tuple[object, ...]:
@@ -612,7 +678,30 @@ def _check_picture(picture: Any) -> None:
         is_good = shape is not None and len(shape) == 3 and shape[2] == 3 and min(shape) > 0 and dtype == "uint8"
     if not is_good:
         raise InvalidInput(f"a picture is an array of HxWx3 in uint8 (RGB) or a frame of PyAV, not {found}")
+    height, width = (picture.height, picture.width) if hasattr(picture, "planes") else picture.shape[:2]
+    if max(height, width) > MAX_SIDE or 8 * (width + 128) * (height + 128) > (1 << 31) - 1:
+        raise InvalidInput(f"a picture of {width}x{height} is too large: no encoder of H.264 takes it")
+
+
+def _check_sound(sound: Any) -> None:
+    if sound.sample_rate <= 0 or not sound.samples:
+        raise InvalidInput(f"not a piece of sound: {sound.samples} samples at {sound.sample_rate} Hz")
+
+
+def _checked_time(pts: int, time_base: Any) -> int:
+    ticks = (getattr(time_base, "numerator", None), getattr(time_base, "denominator", None))
+    if not all(isinstance(number, int) and 0 < number < 1 << 31 for number in ticks):
+        raise InvalidInput(f"time_base is a fraction of a second, as in Fraction(1, 25), not {time_base!r}")
+    with suppress(TypeError):
+        if abs(index(pts) * fraction(time_base)) <= MAX_TIME_S:
+            return index(pts)
+    raise InvalidInput(f"pts is a whole number of ticks, up to {MAX_TIME_S:,} s, not {pts!r}")
 
 
 def _unix_us(captured_at: float | None) -> int:
-    return time.time_ns() // 1000 if captured_at is None else round(captured_at * 1e6)
+    if captured_at is None:
+        return time.time_ns() // 1000
+    with suppress(TypeError):
+        if UNIX_S.start <= captured_at < UNIX_S.stop:
+            return round(float(captured_at) * 1e6)
+    raise InvalidInput(f"captured_at is in seconds of Unix time, between 1968 and 2104, not {captured_at!r}")

@@ -51,6 +51,9 @@ CAPTURED: Final = 24
 _NTP_EPOCH_S: Final = 2_208_988_800
 """Seconds from 1900-01-01, where NTP begins to count, to 1970-01-01 (RFC 5905, figure 4)."""
 
+UNIX_S: Final = range((1 << 31) - _NTP_EPOCH_S, (3 << 31) - _NTP_EPOCH_S)
+"""Seconds of Unix time that can be told: from 1968 to 2104 (RFC 4330, section 3)."""
+
 _ADAPTATION: Final = 0x20
 """Flag in a packet's fourth byte: the packet has an adaptation field."""
 

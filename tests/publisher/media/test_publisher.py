@@ -26,10 +26,12 @@ from tests.publisher.media.clips import decode, make_clip
 from tests.support.peers import fake_server
 from tests.support.server import RunningServer
 from tests.support.waiting import WITHIN_S, until
+from tricklecast.publisher.media import encode
 from tricklecast.publisher.media.encode import Encoding, VideoEncoder, VideoShape
 from tricklecast.publisher.media.muxers import ContainerName
 from tricklecast.publisher.media.publisher import (
     ITEMS_AHEAD,
+    MAX_REFUSED,
     PICTURES_AHEAD,
     FramesDropped,
     MediaEvent,
@@ -396,10 +398,11 @@ async def test_times_of_capture_of_sound_that_jump_begin_a_segment(server: Runni
 
 def test_what_was_dropped_for_several_reasons_names_all() -> None:
     """In one line."""
-    assert str(FramesDropped(6, 2, 1)) == (
+    assert str(FramesDropped(10, 2, 1, 4, "cannot encode this video")) == (
         "the encoder is too slow: 3 pictures dropped so far; "
         "a stream did not begin with a keyframe: 2 packets before one left out so far; "
-        "times go back: 1 frame not later than those before left out so far"
+        "times go back: 1 frame not later than those before left out so far; "
+        "cannot encode this video: 4 frames left out so far"
     )
 
 
@@ -534,12 +537,91 @@ async def test_wrong_frames_are_refused(server: RunningServer, tmp_path: Path) -
         await MediaPublisher(url).write(picture(0))
 
 
-async def test_a_picture_that_is_too_large_is_named(server: RunningServer) -> None:
-    """The frame of PyAV that it would become does not exist."""
-    large = np.broadcast_to(np.uint8(0), (20_000, 20_000, 3))
-    with pytest.raises(InvalidInput, match=r"cannot encode this video \(20000x20000\)"):
-        async with MediaPublisher(urls(server)("large")) as publisher:
+@pytest.mark.parametrize(("height", "width"), [(20_000, 20_000), (16_400, 17_000), (16_384, 16_384), (2, 70_000)])
+async def test_a_picture_that_is_too_large_is_named(server: RunningServer, height: int, width: int) -> None:
+    """At once; the next one is published."""
+    large = np.broadcast_to(np.uint8(0), (height, width, 3))
+    url = urls(server)("large")
+    async with MediaPublisher(url) as publisher:
+        with pytest.raises(InvalidInput, match=f"a picture of {width}x{height} is too large"):
             await publisher.write(large)
+        await publisher.write(picture(0))
+    assert len([frame async for frame in frames(url, start="earliest")]) == 1
+
+
+@pytest.mark.parametrize(
+    "times",
+    [
+        {"pts": 2**62, "time_base": TICK},
+        {"pts": 5.5, "time_base": TICK},
+        {"pts": 5, "time_base": 0.04},
+        {"pts": 5, "time_base": -TICK},
+        {"pts": 5, "time_base": Fraction(0)},
+        {"pts": 5, "time_base": Fraction(1, 10**12)},
+        {"captured_at": float("nan")},
+        {"captured_at": 1e30},
+        {"captured_at": -1e12},
+        {"captured_at": "now"},
+    ],
+)
+async def test_wrong_times_are_refused(server: RunningServer, times: dict[str, Any]) -> None:
+    """Those that cannot be counted, or told on the wire; the next picture is published."""
+    url = urls(server)("times")
+    async with MediaPublisher(url) as publisher:
+        with pytest.raises(InvalidInput, match=list(times)[-1] if len(times) == 1 else "pts|time_base"):
+            await publisher.write(picture(0), **times)
+        await publisher.write(picture(1), pts=np.int64(5), time_base=TICK)  # type: ignore[arg-type]
+    assert publisher.statistics().segments == 1
+
+
+async def test_sound_without_a_rate_is_refused(server: RunningServer) -> None:
+    """A frame of PyAV has none, unless the program gives one."""
+    async with MediaPublisher(urls(server)("rate"), video=False, audio=True) as publisher:
+        with pytest.raises(InvalidInput, match="not a piece of sound: 1920 samples at 0 Hz"):
+            await publisher.write(AudioFrame(format="s16", layout="stereo", samples=1920))
+        await publisher.write(sound(0))
+    assert publisher.statistics().segments == 1
+
+
+async def test_what_the_encoder_refuses_is_left_out_and_told(
+    server: RunningServer, caplog: pytest.LogCaptureFixture
+) -> None:
+    """All else is published, also the end of the segment under way; the first one is a warning."""
+    url, events = urls(server)("refused"), list[Any]()
+    with anyio.fail_after(WITHIN_S), caplog.at_level("DEBUG", "tricklecast.publisher"):
+        async with MediaPublisher(url, when_full="wait", fps=25, on_event=events.append) as publisher:
+            for number in range(30):
+                await publisher.write(picture(number), pts=50 + number, time_base=TICK)
+                if number in (10, 20):
+                    for width, later in ((96, 1000), (32, 1)):
+                        await publisher.write(VideoFrame(width, 64, "y210be"), pts=50 + number + later, time_base=TICK)
+        found = [frame.pts * frame.time_base async for frame in frames(url, start="earliest")]
+    assert found == [(50 + number) * TICK for number in range(30)]
+    assert publisher.statistics().frames_dropped == 4
+    dropped = [event for event in events if isinstance(event, FramesDropped)]
+    assert [(event.count, event.refused) for event in dropped] == [(number, number) for number in range(1, 5)]
+    told = [record.levelname for record in caplog.records if "cannot encode this video: " in record.message]
+    assert told == ["WARNING", *["DEBUG"] * 3]
+
+
+async def test_a_packet_that_does_not_fit_costs_no_other(server: RunningServer, tmp_path: Path) -> None:
+    """Of those that wait with it for the start, too."""
+    pipeline = _Pipeline(Segmenter(), {"video", "audio"}, Encoding(preset="ultrafast"), Fraction(25))
+    add, data = pipeline.segmenter.add, b""
+
+    def refusing(track: int, packet: Any) -> Any:
+        if packet.pts == 52 * 3600:
+            raise ValueError("broken")
+        return add(track, packet)
+
+    pipeline.segmenter.add = refusing  # type: ignore[method-assign]
+    items = [_Item("video", picture(number), number, 50 + number, TICK) for number in range(5)]
+    items += [_Item("audio", sound(50 + number), number) for number in range(5)]
+    for item in items:
+        data += b"".join(step.data for step in pipeline.feed(item) if isinstance(step, Chunk))
+    data += b"".join(step.data for step in pipeline.finish() if isinstance(step, Chunk))
+    assert len(decode(data, "mpegts").times["video"]) == 4
+    assert (pipeline.refused, str(pipeline.refusal)) == (1, "cannot encode this audio: broken")
 
 
 @pytest.mark.parametrize(
@@ -563,12 +645,23 @@ async def test_the_error_of_a_wrong_array_names_its_shape(
         await publisher.write(picture(0))
 
 
-async def test_an_encoder_that_fails_is_the_next_writes_error(server: RunningServer) -> None:
-    """And the error of the block, if nothing is written any more."""
-    url = urls(server)("fails")
-    with anyio.fail_after(WITHIN_S), pytest.raises(InvalidInput, match="does not take a picture of 70000x2"):
-        async with MediaPublisher(url) as publisher:
-            await publisher.write(np.zeros((2, 70_000, 3), np.uint8))
+@pytest.mark.parametrize("pictures", [1, 4 * MAX_REFUSED])
+async def test_an_encoder_that_takes_nothing_is_an_error(
+    server: RunningServer, monkeypatch: pytest.MonkeyPatch, pictures: int
+) -> None:
+    """Of a write behind several, or of the block, if nothing is written any more."""
+    monkeypatch.setattr(encode, "VIDEO_ENCODER", "libnothing")
+    written = list[int]()
+
+    async def write() -> None:
+        async with MediaPublisher(urls(server)("fails"), when_full="wait") as publisher:
+            for number in range(pictures):
+                await publisher.write(picture(number))
+                written.append(number)
+
+    with anyio.fail_after(WITHIN_S), pytest.raises(InvalidInput, match="no encoder libnothing"):
+        await write()
+    assert len(written) == pictures if pictures == 1 else len(written) < pictures
 
 
 @pytest.mark.parametrize(
