@@ -80,7 +80,8 @@ class RelayStatistics:
     @property
     def dropped(self) -> int:
         """Pictures that were dropped because the function or the encoder was too slow. The first segment of a live
-        source comes as a burst, so some of its pictures are dropped. None is with ``when_full="wait"``.
+        source comes as a burst, so some of its pictures are dropped. With ``when_full="wait"`` none is, but for those
+        that :class:`MediaPublisher` leaves out, as one that is not later than the one before it.
         """
         return self.reader.dropped + (self.publisher.frames_dropped if self.publisher else 0)
 

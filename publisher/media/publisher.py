@@ -200,7 +200,7 @@ class MediaPublisher:
         preset: x264's, from ``ultrafast`` to ``veryslow``.
         when_full: the remedy when the encoder or the network is too slow. ``"drop"``, for live media: the oldest
             picture that waits for the encoder is dropped, and so are the oldest segments in a full buffer;
-            ``"wait"``: :meth:`write` waits, and nothing is dropped that can be decoded.
+            ``"wait"``: :meth:`write` waits, and nothing is dropped for want of time or room.
         start: the first segment's number, as for :class:`~tricklecast.publisher.Publisher`.
         on_event: is called with :class:`FramesDropped`, and with the events of the publisher; it must not block.
             An exception that it raises is logged, and publishing goes on.
