@@ -32,6 +32,8 @@ def test_urls_that_can_be_sent() -> None:
     """The URL of a channel is taken apart; any URL of a server is reduced to its root."""
     assert str(channel_url("http://h:1/trickle/a b?token=x")) == "http://h:1/trickle/a%20b?token=x"
     assert server_url("http://h:1/trickle/cam") == "http://h:1"
+    with pytest.raises(InvalidInput, match="the server's URL is a text, not int"):
+        server_url(5)  # type: ignore[arg-type]
 
 
 @pytest.mark.parametrize(
