@@ -112,8 +112,9 @@ async def relay(
     and ends with the source.
 
     A cancelled relay ends its target: it publishes the pictures that wait, the last segment is complete, and viewers
-    see a normal end. Ctrl-C cancels the relay, and ``asyncio.run`` raises ``KeyboardInterrupt`` afterwards. After an
-    exception, the last segment is truncated, and the target's channel stays open for a successor.
+    see a normal end. Ctrl-C cancels the relay, and ``asyncio.run`` raises ``KeyboardInterrupt`` afterwards; not so a
+    relay in a bare task or in ``asyncio.gather``, which asyncio cancels together with its publisher's own task. After
+    an exception, the last segment is truncated, and the target's channel stays open for a successor.
 
     Args:
         source: the channel to read, or its URLs at the nodes of a cluster.
