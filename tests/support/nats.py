@@ -4,18 +4,18 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-import json
 import os
 import shutil
 import signal
 import subprocess
 import sys
 import tempfile
-import urllib.request
 from collections.abc import AsyncIterator, Callable, Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
+
+import httpx
 
 from tests.support.ports import free_port
 from tests.support.waiting import eventually
@@ -66,7 +66,7 @@ class NatsServer:
         assert self.process.poll() is None, (self.folder / "log").read_text()
         try:
             return bool(self._ask("healthz")["status"] == "ok")
-        except (OSError, ValueError):
+        except (httpx.TransportError, ValueError):
             return False
 
     def leads(self, stream: str) -> bool:
@@ -113,8 +113,7 @@ class NatsServer:
         self.start()
 
     def _ask(self, path: str) -> Any:
-        with urllib.request.urlopen(f"http://127.0.0.1:{self.monitor}/{path}", timeout=5) as answer:
-            return json.load(answer)
+        return httpx.get(f"http://127.0.0.1:{self.monitor}/{path}", timeout=5, trust_env=False).json()
 
 
 @contextlib.contextmanager
