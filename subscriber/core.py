@@ -690,7 +690,9 @@ class Cursor:
         if isinstance(retry, Stop):
             return retry
         life = answer.life
-        is_own = life is not None and life.name == self._numbering.life  # what is kept of it was read
+        is_own = (
+            life is not None and life.name == self._numbering.life
+        )  # the reader has read what the server keeps of it
         kept = latest if earliest is None or is_own else min(earliest, latest)
         # A number of the user's that does not exist yet is no past that was lost: it begins at the head.
         has_past = self._follows or self._takes_any

@@ -191,7 +191,7 @@ def test_what_cannot_be_called_says_so(url: str) -> None:
 
 
 def test_a_closed_publisher_says_so(url: str) -> None:
-    """Whatever would need it raises `ClosedHere`, with or without a block; what it was closed in is told as it was."""
+    """Each call that needs the server raises `ClosedHere`. A receipt from before stays, and so does another exception."""
     publisher = Publisher(url).open()
     with publisher.segment() as confirmed:
         confirmed.write(b"x")

@@ -252,7 +252,8 @@ class MediaPublisher:
         self._error: Exception | None = None
         self._begun_ns: int | None = None
         self._taken = self._dropped = 0
-        self._undecodable = self._out_of_order = self._refused = 0  # that were told
+        self._undecodable = 0  # that were told
+        self._left_out = (0, 0)  # frames out of order, and refused ones, that were told
         # Not anyio's own limiter, whose 40 threads the program may keep busy: live media would be dropped meanwhile.
         self._threads = anyio.CapacityLimiter(1)
 
@@ -261,10 +262,7 @@ class MediaPublisher:
         totals = Totals() if self._feed is None else self._feed.totals
         return MediaStatistics(
             frames=self._taken,
-            frames_dropped=self._dropped
-            + self._pipeline.segmenter.blind
-            + self._pipeline.out_of_order
-            + self._pipeline.refused,
+            frames_dropped=self._dropped + self._pipeline.left_out,
             segments=totals.segments,
             segments_dropped=totals.dropped,
             segments_lost=totals.lost,
@@ -382,11 +380,10 @@ class MediaPublisher:
         self._changed.notify()
 
     def _tell(self, level: int) -> None:
-        self._undecodable = self._pipeline.segmenter.blind
-        out_of_order, refused = self._pipeline.out_of_order, self._pipeline.refused
-        dropped = self._dropped + self._undecodable + out_of_order + refused
-        reason = str(self._pipeline.refusal or "")
-        self._report.report(FramesDropped(dropped, self._undecodable, out_of_order, refused, reason), level)
+        pipeline = self._pipeline
+        self._undecodable = pipeline.segmenter.blind
+        counts = (self._dropped + pipeline.left_out, self._undecodable, pipeline.out_of_order, pipeline.refused)
+        self._report.report(FramesDropped(*counts, str(pipeline.refusal or "")), level)
 
     async def _room(self, item: _Item) -> None:
         while len(self._waiting) >= ITEMS_AHEAD or (item.is_picture and len(self._pictures()) >= PICTURES_AHEAD):
@@ -433,8 +430,7 @@ class MediaPublisher:
                     await send.send(step)
                 if not self._pipeline.segmenter.is_blind:
                     self._tell_undecodable()
-                self._tell_out_of_order()
-                self._tell_refused()
+                self._tell_left_out()
             if self._pipeline.refusal is not None and not self._pipeline.has_worked:
                 raise self._pipeline.refusal  # not a single frame could be encoded
             for step in await to_thread.run_sync(self._pipeline.finish, limiter=self._threads):
@@ -446,25 +442,20 @@ class MediaPublisher:
         if self._pipeline.segmenter.blind > self._undecodable:
             self._tell(logging.WARNING)
 
-    def _tell_out_of_order(self) -> None:
-        """Tell of each frame; the first one is a warning."""
-        if (frames := self._pipeline.out_of_order) > self._out_of_order:
-            level = logging.DEBUG if self._out_of_order else logging.WARNING
-            self._out_of_order = frames
-            self._tell(level)
-
-    def _tell_refused(self) -> None:
-        """Tell of each frame; the first one is a warning.
+    def _tell_left_out(self) -> None:
+        """Tell of each frame that is out of order or was refused; the first one of its kind is a warning.
 
         Raises:
             InvalidInput: too many were refused in a row: another one would be, too.
         """
-        if (frames := self._pipeline.refused) > self._refused:
-            level = logging.DEBUG if self._refused else logging.WARNING
-            self._refused = frames
-            self._tell(level)
-            if self._pipeline.refused_in_a_row >= MAX_REFUSED and self._pipeline.refusal is not None:
-                raise self._pipeline.refusal
+        left_out, before = (self._pipeline.out_of_order, self._pipeline.refused), self._left_out
+        if left_out == before:
+            return
+        self._left_out = left_out
+        is_first = any(now and not then for now, then in zip(left_out, before, strict=True))
+        self._tell(logging.WARNING if is_first else logging.DEBUG)
+        if self._pipeline.refused_in_a_row >= MAX_REFUSED and self._pipeline.refusal is not None:
+            raise self._pipeline.refusal
 
 
 class _Joints:
@@ -523,6 +514,11 @@ class _Pipeline:
     def out_of_order(self) -> int:
         """Frames so far that were not later than those before."""
         return self._out_of_order + sum(encoder.out_of_order for encoder in list(self._encoders.values()))
+
+    @property
+    def left_out(self) -> int:
+        """All frames and packets so far that are in no segment."""
+        return self.segmenter.blind + self.out_of_order + self.refused
 
     def kept(self, stream: Stream) -> Stream:
         """A copy of a stream whose packets follow, since its container may be closed soon.

@@ -577,7 +577,7 @@ def test_a_reader_is_told_where_its_numbering_was_left(name: str, seq: int, firs
 def test_a_lost_numbering_of_which_nothing_was_read_was_followed_by_the_present_one(
     first: int | None, told: int | None
 ) -> None:
-    """What its reader has was kept when it began, so it is not sent back to the kept segments for numberings before."""
+    """Its reader has only segments that were kept when it began, so the server does not send them again."""
     channel = Bench("c", "").channel
     channel.restored(-100.0, 9, "", (("a", 0),))
     assert channel.told(Life("other", first), 9) == (channel.life if told is None else Life("a", told))

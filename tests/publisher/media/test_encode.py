@@ -207,7 +207,7 @@ def test_lost_sound_is_filled_with_silence() -> None:
 
 
 def test_sound_that_is_too_much_is_cut() -> None:
-    """What overlaps what came before makes the rest no later, and is counted."""
+    """Sound of a time that was heard already is left out and counted; the rest keeps its time."""
     pieces = [sound(at * 0.02, 0.02) for at in (*range(50), *range(40, 100))]
     packets = all_encoded(encoder := opened_audio(), pieces)
     end = max((packet.pts or 0) + 1024 for packet in packets)
