@@ -191,7 +191,7 @@ def test_what_cannot_be_called_says_so(url: str) -> None:
 
 
 def test_a_closed_publisher_says_so(url: str) -> None:
-    """Each call that needs the server raises `ClosedHere`. A receipt from before stays, and so does another exception."""
+    """Each call that needs the server raises `ClosedHere`. An earlier receipt stays, and so does another exception."""
     publisher = Publisher(url).open()
     with publisher.segment() as confirmed:
         confirmed.write(b"x")
